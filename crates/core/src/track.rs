@@ -1,0 +1,443 @@
+//! Events in, pending changes out.
+//!
+//! The [`Tracker`] holds the newest state of every object and remembers which Services changed
+//! since anyone last looked. A Service that changes and changes back in between is struck out
+//! again. Nothing leaves before the first lists of Services and EndpointSlices are complete: a
+//! half-known cluster must never reach the kernel.
+//!
+//! Each event costs work in proportion to its object, not to what is stored.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use crate::issue::{Issue, Kind, ObjectKey};
+use crate::model::{Node, Service, ServiceCidr, ServiceKey, Slice, SliceKey};
+
+#[cfg(test)]
+mod tests;
+
+/// Something the API server (or a folder of manifests) said.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A full list of one kind begins. Who is not named before its end is gone.
+    Listing(Kind),
+    /// The full list is complete.
+    Listed(Kind),
+    /// This is what the object looks like now.
+    Put {
+        /// The object.
+        object: Object,
+        /// What had to be left out of it.
+        issues: Vec<Issue>,
+        /// For a slice: when the change that led to it happened.
+        trigger: Option<SystemTime>,
+    },
+    /// The object is deleted, filtered out, or of no use to us.
+    Gone {
+        /// The object.
+        key: ObjectKey,
+        /// Why it is of no use, if that is worth telling.
+        issues: Vec<Issue>,
+    },
+}
+
+/// An object in our own types.
+#[derive(Clone, Debug)]
+pub enum Object {
+    /// A Service.
+    Service(Service),
+    /// An EndpointSlice.
+    Slice(Slice),
+    /// The Node we run on.
+    Node(Node),
+    /// A ServiceCIDR.
+    ServiceCidr(ServiceCidr),
+}
+
+impl Object {
+    /// Who it is.
+    pub fn key(&self) -> ObjectKey {
+        match self {
+            Self::Service(service) => ObjectKey::Service(service.key.clone()),
+            Self::Slice(slice) => ObjectKey::Slice(slice.key.clone()),
+            Self::Node(node) => ObjectKey::Node(node.name.clone()),
+            Self::ServiceCidr(cidr) => ObjectKey::ServiceCidr(cidr.name.clone()),
+        }
+    }
+}
+
+/// Everything known about one Service: itself and its slices, sorted by name.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// The Service; absent while only its slices are known.
+    pub service: Option<Arc<Service>>,
+    /// Its slices of both families, in the order of their keys.
+    pub slices: Vec<Arc<Slice>>,
+}
+
+/// What to look at again, and what to tell about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Services that changed, or whose slices did.
+    pub services: BTreeSet<ServiceKey>,
+    /// The Node or a ServiceCIDR changed.
+    pub surroundings: bool,
+    /// When the changes now taken began, per Service: the start of network programming latency.
+    pub triggers: BTreeMap<ServiceKey, Vec<SystemTime>>,
+}
+
+/// What a Service looked like when it was last taken, for the parts that differ now.
+#[derive(Debug, Default)]
+struct Pending {
+    service: Option<PendingService>,
+    slices: BTreeMap<SliceKey, PendingSlice>,
+}
+
+#[derive(Debug)]
+struct PendingService {
+    before: Option<Arc<Service>>,
+}
+
+#[derive(Debug)]
+struct PendingSlice {
+    before: Option<Arc<Slice>>,
+    triggers: Vec<SystemTime>,
+}
+
+/// The newest state of every object, and what changed since the last look.
+#[derive(Debug)]
+pub struct Tracker {
+    started: SystemTime,
+    entries: HashMap<ServiceKey, Entry>,
+    owners: HashMap<SliceKey, ServiceKey>,
+    node: Option<Node>,
+    service_cidrs: BTreeMap<Arc<str>, ServiceCidr>,
+    issues: BTreeMap<ObjectKey, Vec<Issue>>,
+    pending: BTreeMap<ServiceKey, Pending>,
+    surroundings_changed: bool,
+    /// Per kind with a list under way: who has not been named yet.
+    unnamed: BTreeMap<Kind, HashSet<ObjectKey>>,
+    listed: BTreeSet<Kind>,
+}
+
+impl Tracker {
+    /// An empty tracker. Changes that began before `started` are not ours to measure.
+    pub fn new(started: SystemTime) -> Self {
+        Self {
+            started,
+            entries: HashMap::new(),
+            owners: HashMap::new(),
+            node: None,
+            service_cidrs: BTreeMap::new(),
+            issues: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            surroundings_changed: false,
+            unnamed: BTreeMap::new(),
+            listed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes one event in. Says whether there is now something to take.
+    pub fn on(&mut self, event: Event) -> bool {
+        match event {
+            Event::Listing(kind) => {
+                let known = self.known(kind);
+                self.unnamed.insert(kind, known);
+            }
+            Event::Listed(kind) => {
+                for key in self.unnamed.remove(&kind).into_iter().flat_map(sorted) {
+                    self.remove(&key);
+                }
+                // The gate opens once, and then there is something to do even in an empty cluster.
+                let was_ready = self.is_ready();
+                self.listed.insert(kind);
+                self.surroundings_changed |= self.is_ready() && !was_ready;
+            }
+            Event::Put {
+                object,
+                issues,
+                trigger,
+            } => {
+                let key = object.key();
+                self.named(&key);
+                self.set_issues(key, issues);
+                self.put(object, trigger);
+            }
+            Event::Gone { key, issues } => {
+                self.named(&key);
+                self.remove(&key);
+                self.set_issues(key, issues);
+            }
+        }
+        self.has_pending()
+    }
+
+    /// Both gating lists have been complete once.
+    pub fn is_ready(&self) -> bool {
+        self.listed.contains(&Kind::Service) && self.listed.contains(&Kind::EndpointSlice)
+    }
+
+    /// Whether [`Tracker::take`] would return something.
+    pub fn has_pending(&self) -> bool {
+        self.is_ready() && (self.surroundings_changed || !self.pending.is_empty())
+    }
+
+    /// Number of Services, and of EndpointSlices, that differ from what was last taken.
+    pub fn pending_counts(&self) -> (usize, usize) {
+        self.pending
+            .values()
+            .fold((0, 0), |(services, slices), pending| {
+                (
+                    services + usize::from(pending.service.is_some()),
+                    slices + pending.slices.len(),
+                )
+            })
+    }
+
+    /// Hands over what changed since the last call, unless the first lists are still incomplete.
+    pub fn take(&mut self) -> Option<Changes> {
+        if !self.has_pending() {
+            return None;
+        }
+        let mut changes = Changes {
+            surroundings: std::mem::take(&mut self.surroundings_changed),
+            ..Changes::default()
+        };
+        for (key, pending) in std::mem::take(&mut self.pending) {
+            let mut triggers: Vec<_> = pending
+                .slices
+                .into_values()
+                .flat_map(|slice| slice.triggers)
+                .collect();
+            if !triggers.is_empty() {
+                triggers.sort_unstable();
+                changes.triggers.insert(key.clone(), triggers);
+            }
+            changes.services.insert(key);
+        }
+        Some(changes)
+    }
+
+    /// What is known about one Service.
+    pub fn entry(&self, key: &ServiceKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// Keys of all Services known by themselves or by their slices, sorted. Costs all of them.
+    pub fn keys(&self) -> Vec<ServiceKey> {
+        let mut keys: Vec<_> = self.entries.keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// This node, once known.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The networks of all ServiceCIDR objects: sorted, each once, though several may name it.
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        let mut cidrs: Vec<IpNet> = self
+            .service_cidrs
+            .values()
+            .flat_map(|object| object.cidrs.iter().copied())
+            .collect();
+        cidrs.sort_unstable();
+        cidrs.dedup();
+        cidrs
+    }
+
+    /// What was left out while objects were converted, sorted by object.
+    pub fn issues(&self) -> impl Iterator<Item = &Issue> {
+        self.issues.values().flatten()
+    }
+
+    fn set_issues(&mut self, key: ObjectKey, issues: Vec<Issue>) {
+        if issues.is_empty() {
+            self.issues.remove(&key);
+        } else {
+            self.issues.insert(key, issues);
+        }
+    }
+
+    /// Every object of one kind that we know or have complained about.
+    fn known(&self, kind: Kind) -> HashSet<ObjectKey> {
+        let mut keys: HashSet<ObjectKey> = self
+            .issues
+            .keys()
+            .filter(|key| key.kind() == kind)
+            .cloned()
+            .collect();
+        match kind {
+            Kind::Service => keys.extend(
+                self.entries
+                    .iter()
+                    .filter(|(_, entry)| entry.service.is_some())
+                    .map(|(key, _)| ObjectKey::Service(key.clone())),
+            ),
+            Kind::EndpointSlice => {
+                keys.extend(self.owners.keys().map(|key| ObjectKey::Slice(key.clone())));
+            }
+            Kind::Node => {
+                keys.extend(
+                    self.node
+                        .iter()
+                        .map(|node| ObjectKey::Node(node.name.clone())),
+                );
+            }
+            Kind::ServiceCidr => {
+                keys.extend(
+                    self.service_cidrs
+                        .keys()
+                        .map(|k| ObjectKey::ServiceCidr(k.clone())),
+                );
+            }
+        }
+        keys
+    }
+
+    fn named(&mut self, key: &ObjectKey) {
+        if let Some(unnamed) = self.unnamed.get_mut(&key.kind()) {
+            unnamed.remove(key);
+        }
+    }
+
+    fn put(&mut self, object: Object, trigger: Option<SystemTime>) {
+        match object {
+            Object::Service(service) => {
+                let key = service.key.clone();
+                self.set_service(&key, Some(Arc::new(service)));
+            }
+            Object::Slice(slice) => self.put_slice(slice, trigger),
+            Object::Node(node) => {
+                if self.node.as_ref() != Some(&node) {
+                    self.node = Some(node);
+                    self.surroundings_changed = true;
+                }
+            }
+            Object::ServiceCidr(cidr) => {
+                if self.service_cidrs.get(&cidr.name) != Some(&cidr) {
+                    self.service_cidrs.insert(cidr.name.clone(), cidr);
+                    self.surroundings_changed = true;
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        self.issues.remove(key);
+        match key {
+            ObjectKey::Service(key) => self.set_service(key, None),
+            ObjectKey::Slice(key) => {
+                if let Some(owner) = self.owners.remove(key) {
+                    self.set_slice(&owner, key, None, None);
+                }
+            }
+            // The last known Node stays the reference: a deleted Node object does not move us
+            // to another zone, and traffic must go on.
+            ObjectKey::Node(_) => {}
+            ObjectKey::ServiceCidr(name) => {
+                self.surroundings_changed |= self.service_cidrs.remove(name).is_some();
+            }
+        }
+    }
+
+    fn put_slice(&mut self, slice: Slice, trigger: Option<SystemTime>) {
+        let key = slice.key.clone();
+        let owner = slice.service.clone();
+        if let Some(former) = self.owners.insert(key.clone(), owner.clone())
+            && former != owner
+        {
+            // The label moved it to another Service; the former one must not keep it.
+            self.set_slice(&former, &key, None, None);
+        }
+        let trigger = trigger.filter(|at| *at > self.started);
+        self.set_slice(&owner, &key, Some(Arc::new(slice)), trigger);
+    }
+
+    fn set_service(&mut self, key: &ServiceKey, now: Option<Arc<Service>>) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.service == now {
+            self.drop_if_empty(key);
+            return;
+        }
+        let pending = self.pending.entry(key.clone()).or_default();
+        let was = entry.service.take();
+        let before = &pending
+            .service
+            .get_or_insert(PendingService { before: was })
+            .before;
+        if *before == now {
+            pending.service = None;
+        }
+        entry.service = now;
+        self.settle(key);
+    }
+
+    fn set_slice(
+        &mut self,
+        owner: &ServiceKey,
+        key: &SliceKey,
+        now: Option<Arc<Slice>>,
+        trigger: Option<SystemTime>,
+    ) {
+        let slices = &mut self.entries.entry(owner.clone()).or_default().slices;
+        let place = slices.binary_search_by(|slice| slice.key.cmp(key));
+        let was = place.ok().map(|at| slices[at].clone());
+        if was == now {
+            self.drop_if_empty(owner);
+            return;
+        }
+        let pending = self.pending.entry(owner.clone()).or_default();
+        let slice = pending.slices.entry(key.clone()).or_insert(PendingSlice {
+            before: was,
+            triggers: Vec::new(),
+        });
+        if now.is_none() {
+            // Nobody waits for an endpoint to be programmed that is gone again.
+            slice.triggers.clear();
+        }
+        slice.triggers.extend(trigger);
+        if slice.before == now {
+            pending.slices.remove(key);
+        }
+        match (place, now) {
+            (Ok(at), Some(slice)) => slices[at] = slice,
+            (Ok(at), None) => drop(slices.remove(at)),
+            (Err(at), Some(slice)) => slices.insert(at, slice),
+            (Err(_), None) => {}
+        }
+        self.settle(owner);
+    }
+
+    /// Strikes out a Service that is again as it was, and forgets one of which nothing is left.
+    fn settle(&mut self, key: &ServiceKey) {
+        if self
+            .pending
+            .get(key)
+            .is_some_and(|p| p.service.is_none() && p.slices.is_empty())
+        {
+            self.pending.remove(key);
+        }
+        self.drop_if_empty(key);
+    }
+
+    fn drop_if_empty(&mut self, key: &ServiceKey) {
+        if self
+            .entries
+            .get(key)
+            .is_some_and(|e| e.service.is_none() && e.slices.is_empty())
+        {
+            self.entries.remove(key);
+        }
+    }
+}
+
+fn sorted(keys: HashSet<ObjectKey>) -> Vec<ObjectKey> {
+    let mut keys: Vec<_> = keys.into_iter().collect();
+    keys.sort_unstable();
+    keys
+}

@@ -1,0 +1,144 @@
+//! The command line of the verbs that look inside.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ferrule_core::facts::NodePortAddresses;
+use ferrule_core::model::{Family, parse_cidr};
+use ipnet::IpNet;
+
+/// Makes every Kubernetes Service address work on this node.
+#[derive(Debug, Parser)]
+#[command(name = "ferrule", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Print what every Service address should do on one node
+    ///
+    /// Reads the cluster from files, changes nothing, and needs no privileges. Parts of the input
+    /// that make no sense are left out and reported on standard error.
+    Desired(DesiredArgs),
+}
+
+/// Arguments of `ferrule desired`.
+#[derive(Debug, Args)]
+pub struct DesiredArgs {
+    /// File or folder of YAML or JSON: Services, EndpointSlices, Nodes, ServiceCIDRs, Lists
+    #[arg(long, value_name = "PATH")]
+    pub manifests: PathBuf,
+
+    /// Name of the node to decide for
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+
+    /// Only this address family
+    #[arg(long)]
+    pub family: Option<FamilyArg>,
+
+    /// Table for people or JSON for machines
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+
+    /// Stay, and print what becomes different whenever the files change
+    #[arg(short, long)]
+    pub watch: bool,
+
+    /// Only this Service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub service: Option<String>,
+
+    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr)]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// Masquerade all traffic to cluster IPs
+    #[arg(long)]
+    pub masquerade_all: bool,
+
+    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
+    /// [default: all]
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address)]
+    pub nodeport_addresses: Vec<String>,
+}
+
+/// The word for a family on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum FamilyArg {
+    /// IPv4
+    Ipv4,
+    /// IPv6
+    Ipv6,
+}
+
+impl From<FamilyArg> for Family {
+    fn from(family: FamilyArg) -> Self {
+        match family {
+            FamilyArg::Ipv4 => Self::V4,
+            FamilyArg::Ipv6 => Self::V6,
+        }
+    }
+}
+
+/// How the answer is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Output {
+    /// A table
+    Text,
+    /// A sorted array with one object per address
+    Json,
+}
+
+fn cidr(text: &str) -> Result<IpNet, String> {
+    parse_cidr(text).ok_or_else(|| "not a network such as 10.244.0.0/16".to_owned())
+}
+
+fn node_port_address(text: &str) -> Result<String, String> {
+    NodePortAddresses::parse(&[text])
+        .map(|_| text.to_owned())
+        .map_err(|_| "neither a network nor one of the words primary, localhost, all".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_of_networks_are_checked_item_by_item() {
+        let parse = |flag: &str| {
+            Cli::try_parse_from([
+                "ferrule",
+                "desired",
+                "--manifests",
+                "x",
+                "--node",
+                "n",
+                flag,
+            ])
+        };
+        let Verb::Desired(arguments) = parse("--cluster-cidr=10.244.0.0/16,fd00::/48")
+            .unwrap()
+            .verb;
+        assert_eq!(arguments.cluster_cidr.len(), 2);
+        assert!(parse("--nodeport-addresses=primary,10.0.0.0/8").is_ok());
+        let error = parse("--nodeport-addresses=primary,home")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("'home'") && error.contains("localhost"),
+            "{error}"
+        );
+    }
+}

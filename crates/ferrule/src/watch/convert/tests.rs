@@ -1,0 +1,80 @@
+//! Conversion of every kind, good and bad.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+mod node;
+mod service;
+mod slice;
+
+/// What `convert` makes of this JSON on node `here`.
+fn converted(kind: Kind, json: Value) -> Option<Event> {
+    convert(kind, serde_json::from_value(json).unwrap(), "here")
+}
+
+/// `field: message` of each issue, after a look at the object they name.
+fn issues(event: &Event) -> Vec<String> {
+    let (key, issues) = match event {
+        Event::Put { object, issues, .. } => (object.key(), issues),
+        Event::Gone { key, issues } => (key.clone(), issues),
+        Event::Listing(_) | Event::Listed(_) => panic!("{event:?}"),
+    };
+    assert!(issues.iter().all(|issue| issue.object == key), "{issues:?}");
+    issues
+        .iter()
+        .map(|issue| format!("{}: {}", issue.field, issue.message))
+        .collect()
+}
+
+fn severities(event: &Event) -> Vec<Severity> {
+    match event {
+        Event::Put { issues, .. } | Event::Gone { issues, .. } => {
+            issues.iter().map(|issue| issue.severity).collect()
+        }
+        Event::Listing(_) | Event::Listed(_) => panic!("{event:?}"),
+    }
+}
+
+/// The fields with issues.
+fn fields(event: &Event) -> Vec<String> {
+    issues(event)
+        .iter()
+        .map(|issue| issue.split(": ").next().unwrap().to_owned())
+        .collect()
+}
+
+/// Sets one field or entry of an object, by a path such as `/spec/ports/0`.
+fn with(mut object: Value, path: &str, value: Value) -> Value {
+    let (parent, field) = path.rsplit_once('/').unwrap();
+    match object.pointer_mut(parent).unwrap() {
+        Value::Array(entries) => entries[field.parse::<usize>().unwrap()] = value,
+        fields => fields[field] = value,
+    }
+    object
+}
+
+#[test]
+fn keys_say_kind_namespace_and_name() {
+    let object: api::Object =
+        serde_json::from_value(json!({ "metadata": { "namespace": "ns", "name": "a" } })).unwrap();
+    let keys = Kind::ALL.map(|kind| key(kind, &object.metadata).to_string());
+    assert_eq!(
+        keys,
+        [
+            "Node a",
+            "ServiceCIDR a",
+            "Service ns/a",
+            "EndpointSlice ns/a"
+        ]
+    );
+}
+
+#[test]
+fn an_empty_object_of_any_kind_is_harmless() {
+    for kind in Kind::ALL {
+        converted(kind, json!({}));
+        let nulls = json!({ "metadata": null, "spec": null, "status": null, "endpoints": null });
+        converted(kind, nulls);
+    }
+}

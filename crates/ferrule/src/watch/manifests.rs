@@ -1,0 +1,190 @@
+//! A file or a folder of manifests as the cluster.
+//!
+//! In: YAML and JSON files. Out: the events of one complete list of every kind, so that reading
+//! again after a change makes deleted objects vanish. [`watch`] reads again by itself.
+//!
+//! A manifest is what a user writes, not what an API server stores: `defaults` fills in what the
+//! API server would have. A file that cannot be understood is an error with its place, and then
+//! nothing at all is delivered; a part of an object that makes no sense is only an issue.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ferrule_core::issue::{Issue, Kind, ObjectKey, Severity};
+use ferrule_core::track::Event;
+
+use self::decode::Fault;
+use self::document::{Document, Syntax};
+use self::place::Place;
+use super::{api, convert};
+
+mod decode;
+mod defaults;
+mod document;
+mod files;
+mod place;
+#[cfg(test)]
+mod tests;
+mod trail;
+pub mod watch;
+
+pub use self::watch::watch;
+
+/// Why manifests could not be read or watched.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// The file or folder is missing or refuses to be read.
+    #[error("{}: cannot be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// The file is not text.
+    #[error("{}: line {line}: not UTF-8", path.display())]
+    NotText { path: PathBuf, line: usize },
+    /// A document is not what it should be.
+    #[error("{place}: {fault}")]
+    Malformed { place: Place, fault: Fault },
+    /// Changes cannot be noticed.
+    #[error("{}: cannot be watched", path.display())]
+    Unwatchable {
+        path: PathBuf,
+        #[source]
+        source: notify::Error,
+    },
+}
+
+/// Reads all manifests as seen from node `node_name`: per kind `Listing`, objects, `Listed`.
+///
+/// Of a folder, the files ending in `.yaml`, `.yml` and `.json` are read, in the order of their
+/// names. Folders inside it and names beginning with a dot are skipped.
+pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
+    let mut cluster = Cluster {
+        node_name,
+        objects: BTreeMap::new(),
+    };
+    for file in files::list(path)? {
+        let Some(text) = files::read(&file)? else {
+            continue;
+        };
+        let syntax = Syntax::of(&file);
+        let start = Place::start(&file);
+        for document in document::split(&text, syntax) {
+            cluster.add_document(document, syntax, &start)?;
+        }
+    }
+    Ok(cluster.into_events())
+}
+
+/// The objects read so far; a later one replaces an earlier one of its key.
+struct Cluster<'a> {
+    node_name: &'a str,
+    objects: BTreeMap<ObjectKey, (Place, Event)>,
+}
+
+impl Cluster<'_> {
+    fn add_document(
+        &mut self,
+        document: Result<Document<'_>, (Document<'_>, Fault)>,
+        syntax: Syntax,
+        file: &Place,
+    ) -> Result<(), ManifestError> {
+        let malformed = |document: &Document<'_>, fault: Fault| {
+            let line = document.line + fault.line().unwrap_or(1) - 1;
+            let place = Place {
+                document: document.number,
+                line,
+                ..file.clone()
+            };
+            ManifestError::Malformed { place, fault }
+        };
+        let document = document.map_err(|(document, fault)| malformed(&document, fault))?;
+        match decode::decode(document.text, syntax) {
+            Ok(None) => Ok(()),
+            Ok(Some(object)) => {
+                let line = document.first_line();
+                let place = Place {
+                    document: document.number,
+                    line,
+                    ..file.clone()
+                };
+                self.add(object, &place)
+            }
+            Err(fault) => Err(malformed(&document, fault)),
+        }
+    }
+
+    /// Enters an object, or all objects of a list.
+    fn add(&mut self, object: api::Object, place: &Place) -> Result<(), ManifestError> {
+        let malformed = |fault| ManifestError::Malformed {
+            place: place.clone(),
+            fault,
+        };
+        match decode::sort(&object.api_version, &object.kind).map_err(malformed)? {
+            decode::Sort::Foreign => Ok(()),
+            decode::Sort::Object(kind) => self.add_one(kind, object, place),
+            decode::Sort::List { item_kind } => {
+                let api_version = object.api_version;
+                for (index, mut item) in object.items.into_iter().enumerate() {
+                    // `kubectl get --raw` and the API server leave these out of a `ServiceList`.
+                    if item.kind.is_empty() && item.api_version.is_empty() {
+                        item_kind
+                            .map_or("", Kind::as_str)
+                            .clone_into(&mut item.kind);
+                        item.api_version.clone_from(&api_version);
+                    }
+                    self.add(item, &place.item(index))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn add_one(
+        &mut self,
+        kind: Kind,
+        mut object: api::Object,
+        place: &Place,
+    ) -> Result<(), ManifestError> {
+        if object.metadata.name.is_empty() {
+            let fault = Fault::NoName(kind.as_str());
+            return Err(ManifestError::Malformed {
+                place: place.clone(),
+                fault,
+            });
+        }
+        defaults::fill_in(kind, &mut object);
+        let key = convert::key(kind, &object.metadata);
+        let Some(mut event) = convert::convert(kind, object, self.node_name) else {
+            return Ok(());
+        };
+        if let Some((earlier, _)) = self.objects.get(&key)
+            && let Event::Put { issues, .. } | Event::Gone { issues, .. } = &mut event
+        {
+            issues.push(Issue {
+                object: key.clone(),
+                field: "metadata.name".to_owned(),
+                message: format!("defined at {earlier} and again at {place}; the latter is used"),
+                severity: Severity::Warning,
+            });
+        }
+        self.objects.insert(key, (place.clone(), event));
+        Ok(())
+    }
+
+    fn into_events(self) -> Vec<Event> {
+        let mut events = Vec::with_capacity(self.objects.len() + 2 * Kind::ALL.len());
+        let mut by_kind: BTreeMap<Kind, Vec<Event>> = BTreeMap::new();
+        for (key, (_, event)) in self.objects {
+            by_kind.entry(key.kind()).or_default().push(event);
+        }
+        for kind in Kind::ALL {
+            events.push(Event::Listing(kind));
+            events.append(&mut by_kind.remove(&kind).unwrap_or_default());
+            events.push(Event::Listed(kind));
+        }
+        events
+    }
+}

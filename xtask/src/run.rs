@@ -1,0 +1,130 @@
+//! Runs other programs in the root of the repository.
+//!
+//! The only place in xtask where a program starts or the clock is read.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// Runs cargo and shows its output; fails when it does.
+pub(crate) fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    program("cargo", arguments, &[])
+}
+
+/// Runs a program with more environment and shows its output; fails when it does.
+pub(crate) fn program<'a>(
+    name: &str,
+    arguments: impl IntoIterator<Item = &'a str>,
+    environment: &[(&str, &str)],
+) -> Result<()> {
+    let mut command = command(name);
+    command.args(arguments).envs(environment.iter().copied());
+    let line = line(&command);
+    println!("   {line}");
+    let status = command
+        .status()
+        .with_context(|| format!("`{name}` cannot be started"))?;
+    if !status.success() {
+        bail!("`{line}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// What a program said, when the caller must read it.
+pub(crate) struct Said {
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a program quietly and returns what it said; fails only when it cannot be started.
+pub(crate) fn ask<'a>(name: &str, arguments: impl IntoIterator<Item = &'a str>) -> Result<Said> {
+    let output = command(name)
+        .args(arguments)
+        // Nobody sees a question, so nobody can answer one.
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("`{name}` cannot be started"))?;
+    Ok(Said {
+        success: output.status.success(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// Where a program is on `PATH`.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "headings show how long a step took"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "every program xtask runs starts here"
+)]
+fn command(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    command.current_dir(
+        here.parent()
+            .expect("xtask lies in the root of the repository"),
+    );
+    command
+}
+
+/// The command as one would type it.
+fn line(command: &Command) -> String {
+    let environment = command.get_envs().filter_map(|(name, value)| {
+        Some(format!(
+            "{}={}",
+            name.to_string_lossy(),
+            value?.to_string_lossy()
+        ))
+    });
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    environment
+        .chain(words.map(|word| word.to_string_lossy().into_owned()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_program_is_named_with_its_exit_code() {
+        let error = program("sh", ["-c", "exit 7"], &[])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("sh -c exit 7") && error.contains('7'),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = program("no-such-program", [], &[]).unwrap_err().to_string();
+        assert!(error.contains("no-such-program"), "{error}");
+        assert_eq!(find("no-such-program"), None);
+    }
+
+    #[test]
+    fn programs_start_in_the_root_of_the_repository() {
+        assert!(ask("test", ["-f", "deny.toml"]).unwrap().success);
+    }
+}
