@@ -198,6 +198,7 @@ pub(crate) fn node(zone: &str) -> Node {
         zone: Some(zone.into()),
         addresses: [ip("192.0.2.1")].into(),
         pod_cidrs: Box::default(),
+        leaving: false,
     }
 }
 

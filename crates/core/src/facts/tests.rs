@@ -9,6 +9,7 @@ fn node(addresses: &[&str], pod_cidrs: &[&str]) -> Node {
         zone: None,
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         pod_cidrs: pod_cidrs.iter().map(|net| net.parse().unwrap()).collect(),
+        leaving: false,
     }
 }
 

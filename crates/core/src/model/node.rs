@@ -16,6 +16,9 @@ pub struct Node {
     pub addresses: Box<[IpAddr]>,
     /// `spec.podCIDRs`
     pub pod_cidrs: Box<[IpNet]>,
+    /// The node is on its way out (being deleted, or tainted so by the cluster autoscaler): load
+    /// balancers should stop sending to it.
+    pub leaving: bool,
 }
 
 /// One ServiceCIDR object.

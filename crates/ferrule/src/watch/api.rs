@@ -50,6 +50,15 @@ pub struct Metadata {
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
     pub creation_timestamp: Option<String>,
+    pub deletion_timestamp: Option<String>,
+}
+
+/// One taint of a Node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
 }
 
 /// The labels that mean something to us.
@@ -120,6 +129,8 @@ pub struct Spec {
     /// Node.
     #[serde(rename = "podCIDRs", deserialize_with = "list")]
     pub pod_cidrs: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub taints: Vec<Taint>,
     /// ServiceCIDR.
     #[serde(deserialize_with = "list")]
     pub cidrs: Vec<String>,

@@ -113,15 +113,17 @@ fn endpoints() -> impl Strategy<Value = SliceEndpoint> {
 
 fn slices() -> impl Strategy<Value = Slice> {
     let identity = (select(&SLICES[..]), select(&SERVICES[..]), any::<bool>());
-    (identity, prop::collection::vec(endpoints(), 0..5)).prop_map(|((key, owner, both), endpoints)| {
-        let mut slice = slice(key, owner, &endpoints);
-        let mut ports = vec![slice_port("http", Protocol::Tcp, 8080)];
-        if both {
-            ports.push(slice_port("dns", Protocol::Udp, 5353));
-        }
-        slice.ports = ports.into();
-        slice
-    })
+    (identity, prop::collection::vec(endpoints(), 0..5)).prop_map(
+        |((key, owner, both), endpoints)| {
+            let mut slice = slice(key, owner, &endpoints);
+            let mut ports = vec![slice_port("http", Protocol::Tcp, 8080)];
+            if both {
+                ports.push(slice_port("dns", Protocol::Udp, 5353));
+            }
+            slice.ports = ports.into();
+            slice
+        },
+    )
 }
 
 fn deeds() -> impl Strategy<Value = Deed> {
@@ -138,6 +140,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
                 .then(|| "10.1.0.0/24".parse().unwrap())
                 .into_iter()
                 .collect(),
+            leaving: false,
         });
     prop_oneof![
         6 => services().prop_map(Deed::Service),

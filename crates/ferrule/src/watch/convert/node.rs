@@ -6,6 +6,9 @@ use ferrule_core::track::{Event, Object};
 use super::{Report, network, networks};
 use crate::watch::api;
 
+/// The cluster autoscaler puts it on a node that it is about to remove; value and effect vary.
+const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
 /// This node.
 pub(super) fn node(object: api::Object, mut report: Report) -> Event {
     let api::Object {
@@ -42,6 +45,11 @@ pub(super) fn node(object: api::Object, mut report: Report) -> Event {
         zone: metadata.labels.zone.map(Into::into),
         addresses: addresses.into(),
         pod_cidrs,
+        leaving: metadata.deletion_timestamp.is_some()
+            || spec
+                .taints
+                .iter()
+                .any(|taint| taint.key == AUTOSCALER_TAINT),
     }))
 }
 

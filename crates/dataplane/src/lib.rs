@@ -1,0 +1,1 @@
+//! Desired state becomes kernel state. No API object is ever seen here.
