@@ -19,29 +19,51 @@ pub fn run(sizes: &[u32], colds: usize, changes: u32) {
         "| Services | cold | per Service | one address replaced | p99 | one endpoint more or less | p99 |"
     );
     println!("|---:|---:|---:|---:|---:|---:|---:|");
-    let mut firsts = Vec::new();
-    for &services in sizes {
-        let cold = Spread::new((0..colds).map(|_| cold(services)).collect());
-        let (mut world, _) = cold_world(services);
-        let address = Spread::new(changed(&mut world, services, changes, |i| 2 + 2 * i));
-        let count = Spread::new(changed(&mut world, services, changes, |i| i));
+    let colds: Vec<Spread> = sizes
+        .iter()
+        .map(|&n| Spread::new((0..colds).map(|_| cold(n)).collect()))
+        .collect();
+    let (addresses, counts) = one_slice(sizes, changes);
+    for (((services, cold), address), count) in
+        sizes.iter().zip(&colds).zip(&addresses).zip(&counts)
+    {
         println!(
             "| {services} | {cold} | {} | {address} | {} | {count} | {} |",
-            human(cold.median() / services),
+            human(cold.median() / *services),
             human(address.percentile(99)),
             human(count.percentile(99)),
         );
-        firsts.push(address.median());
     }
-    if let [first, .., last] = firsts[..] {
+    if let ([first, .., last], [least, .., most]) = (&addresses[..], sizes) {
         println!(
-            "\nOne address replaced: {:.2}× from {} to {} Services (medians, same run).",
-            last.as_secs_f64() / first.as_secs_f64(),
-            sizes[0],
-            sizes[sizes.len() - 1],
+            "\nOne address replaced: {:.2}× from {least} to {most} Services (medians, same run).",
+            last.median().as_secs_f64() / first.median().as_secs_f64(),
         );
     }
     memory(10_000);
+}
+
+/// Changes of one slice in clusters of all sizes, taken in turns so that whatever else the machine
+/// does falls on all of them alike.
+fn one_slice(sizes: &[u32], changes: u32) -> (Vec<Spread>, Vec<Spread>) {
+    const ROUNDS: u32 = 20;
+    let mut worlds: Vec<World> = sizes
+        .iter()
+        .map(|&services| cold_world(services).0)
+        .collect();
+    let mut addresses = vec![Vec::new(); sizes.len()];
+    let mut counts = vec![Vec::new(); sizes.len()];
+    for round in 0..ROUNDS {
+        for (at, (world, &services)) in worlds.iter_mut().zip(sizes).enumerate() {
+            let turns = round * (changes / ROUNDS)..(round + 1) * (changes / ROUNDS);
+            addresses[at].extend(changed(world, services, turns.clone(), |i| 2 + 2 * i));
+            // Other Services than a moment ago, whose memory is still warm.
+            let others = turns.start + changes..turns.end + changes;
+            counts[at].extend(changed(world, services, others, |i| i));
+        }
+    }
+    let spreads = |all: Vec<Vec<Duration>>| all.into_iter().map(Spread::new).collect();
+    (spreads(addresses), spreads(counts))
 }
 
 type World = (Tracker, Desired);
@@ -64,20 +86,17 @@ fn cold(services: u32) -> Duration {
     cold_world(services).1
 }
 
-/// Times `count` changes, each from event to delta.
+/// Times changes, each from event to delta, of Services picked by the number of the turn.
 fn changed(
     (tracker, desired): &mut World,
     services: u32,
-    count: u32,
+    turns: std::ops::Range<u32>,
     edition: impl Fn(u32) -> u32,
 ) -> Vec<Duration> {
-    let mut random = 1_u64;
-    (0..count)
+    turns
         .map(|i| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let n = u32::try_from((random >> 33) % u64::from(services)).expect("below services");
+            let random = u64::from(i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+            let n = u32::try_from(random % u64::from(services)).expect("below services");
             let event = put(Object::Slice(slice(n, edition(i))));
             let start = Instant::now();
             tracker.on(event);

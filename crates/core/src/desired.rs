@@ -353,6 +353,26 @@ impl Desired {
 }
 
 impl Plan {
+    /// Claims the same addresses with the same rank as `former`, which lost none of them.
+    fn claims_like(&self, former: &Self) -> bool {
+        let claims = |frontend: &Frontend| (frontend.kind, frontend.ip, frontend.port);
+        self.created == former.created
+            && self.exposures.len() == former.exposures.len()
+            && self
+                .exposures
+                .iter()
+                .zip(&former.exposures)
+                .all(|(new, old)| {
+                    new.key == old.key
+                        && old.frontends.iter().all(|frontend| !frontend.shadowed)
+                        && new
+                            .frontends
+                            .iter()
+                            .map(claims)
+                            .eq(old.frontends.iter().map(claims))
+                })
+    }
+
     fn find(&self, key: &PortKey) -> Option<&Arc<Exposure>> {
         let at = self
             .exposures
@@ -426,20 +446,12 @@ impl Book {
 
     /// Puts a plan in the place of the former one and moves its claims.
     fn install(&mut self, key: &ServiceKey, plan: Option<Plan>, round: &mut Round) {
-        let former = match plan {
+        let (keys, former) = match plan {
             Some(plan) => {
-                for exposure in &plan.exposures {
-                    if self
-                        .plans
-                        .get(key)
-                        .is_none_or(|plan| plan.find(&exposure.key).is_none())
-                    {
-                        round.before.entry(exposure.key.clone()).or_insert(None);
-                    }
-                }
-                self.plans.insert(key.clone(), plan)
+                let keys: Vec<PortKey> = plan.exposures.iter().map(|e| e.key.clone()).collect();
+                (keys, self.plans.insert(key.clone(), plan))
             }
-            None => self.plans.remove(key),
+            None => (Vec::new(), self.plans.remove(key)),
         };
         let plan = self.plans.get(key);
         if former.is_none() && plan.is_none() {
@@ -448,9 +460,17 @@ impl Book {
         if let Some(former) = &former {
             round.remember(former);
         }
+        for key in keys {
+            round.before.entry(key).or_insert(None);
+        }
         let health = |plan: Option<&Plan>| plan.and_then(|plan| plan.health);
         if health(former.as_ref()) != health(plan) {
             round.health.insert(key.clone(), health(plan));
+        }
+        if let (Some(former), Some(plan)) = (&former, plan)
+            && plan.claims_like(former)
+        {
+            return; // Its standing is as it was, and so is that of its rivals.
         }
         // Should it still lose an address, settling the contest says so again.
         self.lost.remove(key);

@@ -307,7 +307,8 @@ impl Tracker {
 
     fn put(&mut self, object: Object, trigger: Option<SystemTime>) {
         match object {
-            Object::Service(service) => {
+            Object::Service(mut service) => {
+                service.key = self.known_key(service.key);
                 let key = service.key.clone();
                 self.set_service(&key, Some(Arc::new(service)));
             }
@@ -345,17 +346,33 @@ impl Tracker {
         }
     }
 
-    fn put_slice(&mut self, slice: Slice, trigger: Option<SystemTime>) {
-        let key = slice.key.clone();
-        let owner = slice.service.clone();
-        if let Some(former) = self.owners.insert(key.clone(), owner.clone())
+    fn put_slice(&mut self, mut slice: Slice, trigger: Option<SystemTime>) {
+        if let Some((owner, entry)) = self.entries.get_key_value(&slice.service) {
+            slice.service = owner.clone();
+            if let Some(known) = entry.slices.iter().find(|known| known.key == slice.key) {
+                slice.key = known.key.clone();
+            }
+        }
+        let (key, owner) = (slice.key.clone(), slice.service.clone());
+        let trigger = trigger.filter(|at| *at > self.started);
+        if self
+            .set_slice(&owner, &key, Some(Arc::new(slice)), trigger)
+            .is_none()
+            && let Some(former) = self.owners.insert(key.clone(), owner.clone())
             && former != owner
         {
             // The label moved it to another Service; the former one must not keep it.
             self.set_slice(&former, &key, None, None);
         }
-        let trigger = trigger.filter(|at| *at > self.started);
-        self.set_slice(&owner, &key, Some(Arc::new(slice)), trigger);
+    }
+
+    /// The same key, in the one string that everything about this Service shares: less memory,
+    /// and keys compare by address without being read.
+    fn known_key(&self, key: ServiceKey) -> ServiceKey {
+        match self.entries.get_key_value(&key) {
+            Some((known, _)) => known.clone(),
+            None => key,
+        }
     }
 
     fn set_service(&mut self, key: &ServiceKey, now: Option<Arc<Service>>) {
@@ -377,25 +394,33 @@ impl Tracker {
         self.settle(key);
     }
 
+    /// Sets or removes a slice of one Service; returns what it was there.
     fn set_slice(
         &mut self,
         owner: &ServiceKey,
         key: &SliceKey,
         now: Option<Arc<Slice>>,
         trigger: Option<SystemTime>,
-    ) {
+    ) -> Option<Arc<Slice>> {
         let slices = &mut self.entries.entry(owner.clone()).or_default().slices;
-        let place = slices.binary_search_by(|slice| slice.key.cmp(key));
+        // Few slices, and mostly it is there already: looking for it beats searching by order.
+        let place = match slices.iter().position(|slice| slice.key == *key) {
+            Some(at) => Ok(at),
+            None => Err(slices.partition_point(|slice| slice.key < *key)),
+        };
         let was = place.ok().map(|at| slices[at].clone());
         if was == now {
             self.drop_if_empty(owner);
-            return;
+            return was;
         }
         let pending = self.pending.entry(owner.clone()).or_default();
-        let slice = pending.slices.entry(key.clone()).or_insert(PendingSlice {
-            before: was,
-            triggers: Vec::new(),
-        });
+        let slice = pending
+            .slices
+            .entry(key.clone())
+            .or_insert_with(|| PendingSlice {
+                before: was.clone(),
+                triggers: Vec::new(),
+            });
         if now.is_none() {
             // Nobody waits for an endpoint to be programmed that is gone again.
             slice.triggers.clear();
@@ -411,6 +436,7 @@ impl Tracker {
             (Err(_), None) => {}
         }
         self.settle(owner);
+        was
     }
 
     /// Strikes out a Service that is again as it was, and forgets one of which nothing is left.

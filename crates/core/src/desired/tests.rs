@@ -565,6 +565,23 @@ fn a_delta_that_was_not_applied_merges_with_the_next() {
 }
 
 #[test]
+fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
+    let mut scene = Scene::new();
+    let mut send = |address: &str, trigger| {
+        let object = crate::track::Object::Slice(slice("ns/a-1", "ns/a", &[ep(address)]));
+        scene.tracker.on(crate::track::Event::Put {
+            object,
+            issues: Vec::new(),
+            trigger: Some(at(trigger)),
+        });
+        scene.step()
+    };
+    let mut kept = send("10.1.0.1", 2000);
+    kept.absorb(send("10.1.0.2", 2001));
+    assert_eq!(kept.triggers[&service_key("ns/a")], [at(2000), at(2001)]);
+}
+
+#[test]
 fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
     let mut scene = Scene::new();
     scene

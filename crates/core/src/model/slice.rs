@@ -18,10 +18,10 @@ pub struct Slice {
     pub service: ServiceKey,
     /// Family of all its addresses.
     pub family: Family,
+    /// Backends. Before the ports, because they differ more often and fields compare in order.
+    pub endpoints: Box<[SliceEndpoint]>,
     /// Backend ports.
     pub ports: Box<[SlicePort]>,
-    /// Backends.
-    pub endpoints: Box<[SliceEndpoint]>,
 }
 
 /// One entry of `ports`.

@@ -1,7 +1,7 @@
 //! A file or a folder of manifests as the cluster.
 //!
 //! In: YAML and JSON files. Out: the events of one complete list of every kind, so that reading
-//! again after a change makes deleted objects vanish. [`watch`] reads again by itself.
+//! again after a change makes deleted objects vanish. [`watch()`] reads again by itself.
 //!
 //! A manifest is what a user writes, not what an API server stores: `defaults` fills in what the
 //! API server would have. A file that cannot be understood is an error with its place, and then

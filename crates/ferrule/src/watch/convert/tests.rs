@@ -78,3 +78,78 @@ fn an_empty_object_of_any_kind_is_harmless() {
         converted(kind, nulls);
     }
 }
+
+#[test]
+fn core_095_changes_of_fields_we_ignore_leave_nothing_pending() {
+    let service = json!({
+        "metadata": { "namespace": "ns", "name": "a", "resourceVersion": "1" },
+        "spec": { "clusterIP": "10.96.0.1", "ports": [{ "name": "http", "port": 80 }] },
+    });
+    let slice = json!({
+        "metadata": { "namespace": "ns", "name": "a-1", "labels": { "kubernetes.io/service-name": "a" } },
+        "addressType": "IPv4",
+        "ports": [{ "name": "http", "port": 8080 }],
+        "endpoints": [{ "addresses": ["10.1.0.1"], "nodeName": "here" }],
+    });
+    let mut tracker = ferrule_core::track::Tracker::new(std::time::SystemTime::UNIX_EPOCH);
+    for (kind, object) in [(Kind::Service, &service), (Kind::EndpointSlice, &slice)] {
+        tracker.on(Event::Listing(kind));
+        tracker.on(converted(kind, object.clone()).unwrap());
+        tracker.on(Event::Listed(kind));
+    }
+    assert!(tracker.take().is_some());
+
+    let ignored = [
+        (
+            Kind::Service,
+            with(service.clone(), "/metadata/resourceVersion", json!("2")),
+        ),
+        (
+            Kind::Service,
+            with(
+                service.clone(),
+                "/metadata/labels",
+                json!({ "team": "red" }),
+            ),
+        ),
+        (
+            Kind::Service,
+            with(
+                service.clone(),
+                "/metadata/annotations",
+                json!({ "a": "b" }),
+            ),
+        ),
+        (
+            Kind::Service,
+            with(service.clone(), "/spec/selector", json!({ "app": "a" })),
+        ),
+        (
+            Kind::Service,
+            with(
+                service.clone(),
+                "/spec/trafficDistribution",
+                json!("PreferClose"),
+            ),
+        ),
+        (
+            Kind::Service,
+            with(service, "/spec/ports/0/targetPort", json!("web")),
+        ),
+        // kube-proxy syncs on these two; the endpoints they describe are the same.
+        (
+            Kind::EndpointSlice,
+            with(slice.clone(), "/metadata/annotations", json!({ "a": "b" })),
+        ),
+        (
+            Kind::EndpointSlice,
+            with(slice, "/endpoints/0/targetRef", json!({ "kind": "Pod" })),
+        ),
+    ];
+    for (kind, object) in ignored {
+        assert!(
+            !tracker.on(converted(kind, object.clone()).unwrap()),
+            "{object}"
+        );
+    }
+}

@@ -103,3 +103,19 @@ fn service_networks_keep_what_can_be_read() {
     assert_eq!(nets, ["172.30.0.0/16", "fd00:30::/108"]);
     assert_eq!(fields(&event), ["spec.cidrs[1]"]);
 }
+
+#[test]
+fn a_node_that_is_deleted_or_marked_by_the_autoscaler_is_leaving() {
+    let plain = json!({ "metadata": { "name": "here" }, "spec": { "taints": null } });
+    assert!(!node(plain.clone()).0.leaving);
+    let other = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" }]);
+    assert!(!node(with(plain.clone(), "/spec/taints", other)).0.leaving);
+    let marked = json!([{ "key": "ToBeDeletedByClusterAutoscaler", "value": "1" }]);
+    assert!(node(with(plain.clone(), "/spec/taints", marked)).0.leaving);
+    let deleted = with(
+        plain,
+        "/metadata/deletionTimestamp",
+        json!("2026-01-01T00:00:00Z"),
+    );
+    assert!(node(deleted).0.leaving);
+}
