@@ -60,6 +60,13 @@ pub(crate) fn all(options: &Options) -> Result<()> {
         step("dependency rules", &deny::rules)?;
         step("known vulnerabilities", &deny::advisories)?;
     }
+    step("doc tests", &|| {
+        done(run::cargo(["test", "--workspace", "--doc", "--locked"]))
+    })?;
+    if !options.quick {
+        step("documentation", &documentation)?;
+    }
+    // Last, so that the count of tests is the last thing to read.
     step("tests", &|| {
         let cargo = ["nextest", "run", "--workspace", "--locked"];
         done(run::cargo(
@@ -68,12 +75,6 @@ pub(crate) fn all(options: &Options) -> Result<()> {
                 .chain(options.nextest.iter().map(String::as_str)),
         ))
     })?;
-    step("doc tests", &|| {
-        done(run::cargo(["test", "--workspace", "--doc", "--locked"]))
-    })?;
-    if !options.quick {
-        step("documentation", &documentation)?;
-    }
 
     println!("== passed in {:.1} s", begun.elapsed().as_secs_f64());
     for reason in skipped {

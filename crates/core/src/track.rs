@@ -44,6 +44,17 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The kind of object it is about; `None` for the marks around a list.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Listing(_) | Self::Listed(_) => None,
+            Self::Put { object, .. } => Some(object.kind()),
+            Self::Gone { key, .. } => Some(key.kind()),
+        }
+    }
+}
+
 /// An object in our own types.
 #[derive(Clone, Debug)]
 pub enum Object {
@@ -58,6 +69,16 @@ pub enum Object {
 }
 
 impl Object {
+    /// What it is.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Service(_) => Kind::Service,
+            Self::Slice(_) => Kind::EndpointSlice,
+            Self::Node(_) => Kind::Node,
+            Self::ServiceCidr(_) => Kind::ServiceCidr,
+        }
+    }
+
     /// Who it is.
     pub fn key(&self) -> ObjectKey {
         match self {
@@ -183,6 +204,11 @@ impl Tracker {
     /// Whether [`Tracker::take`] would return something.
     pub fn has_pending(&self) -> bool {
         self.is_ready() && (self.surroundings_changed || !self.pending.is_empty())
+    }
+
+    /// Says that something outside changed that [`Tracker::take`] should report as surroundings.
+    pub fn touch(&mut self) {
+        self.surroundings_changed = true;
     }
 
     /// Number of Services, and of EndpointSlices, that differ from what was last taken.

@@ -1,1 +1,85 @@
 //! Desired state becomes kernel state. No API object is ever seen here.
+//!
+//! A [`Dataplane`] programs one family. It is handed what became different since its last success
+//! and owns the picture of what it wrote; what to do after a failure it tells by
+//! [`ApplyError::recovery`], so that no caller looks at error codes.
+
+use ferrule_core::desired::{Desired, FamilyDelta};
+use ferrule_core::model::Family;
+
+mod dry_run;
+mod recorder;
+
+pub use dry_run::DryRun;
+pub use recorder::{Call, Recorder, Script};
+
+/// Programs one family's desired state into the kernel.
+pub trait Dataplane: Send {
+    /// Makes the kernel do what is desired.
+    ///
+    /// # Errors
+    /// What was attempted and why it failed. The last good state is still in place.
+    fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError>;
+}
+
+/// What to program.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Which family.
+    pub family: Family,
+    /// The whole picture.
+    pub desired: &'a Desired,
+    /// How much of it to look at.
+    pub scope: Scope<'a>,
+}
+
+/// How much of the picture to look at.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// All of it, beside what the kernel really has: at start, after doubt, and as a slow audit.
+    Whole,
+    /// What became different since the last success.
+    Delta(&'a FamilyDelta),
+}
+
+/// What a success consisted of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Operations sent to the kernel; 0 when it was right already.
+    pub steps: usize,
+}
+
+/// Why the kernel does not do what is desired.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The kernel refused; the whole transaction was undone.
+    #[error("the kernel refused {step}")]
+    Refused {
+        /// What was attempted.
+        step: String,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Replies were lost, or somebody else wrote: our picture of the kernel may be wrong.
+    #[error("the state of the kernel is in doubt")]
+    Doubtful(#[source] std::io::Error),
+}
+
+/// What helps after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// The same again, with whatever has changed since.
+    Retry,
+    /// Look at the kernel first: [`Scope::Whole`].
+    Reread,
+}
+
+impl ApplyError {
+    /// What helps. A refusal often means that the kernel is not as we believed, so both reread.
+    pub const fn recovery(&self) -> Recovery {
+        match self {
+            Self::Refused { .. } | Self::Doubtful(_) => Recovery::Reread,
+        }
+    }
+}

@@ -6,6 +6,7 @@ use clap::Parser as _;
 
 mod cli;
 mod desired;
+mod sync;
 mod watch;
 
 fn main() -> ExitCode {

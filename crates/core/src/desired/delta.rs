@@ -74,7 +74,8 @@ impl FamilyDelta {
             .map(|(key, _)| key)
     }
 
-    fn absorb(&mut self, later: Self) {
+    /// Adds a later delta; see [`Delta::absorb`].
+    pub fn absorb(&mut self, later: Self) {
         for (key, change) in later.changes {
             let before = match self.changes.remove(&key) {
                 Some(earlier) => earlier.before,

@@ -1,0 +1,237 @@
+//! When to sync: at once, after a rest, again after a failure, and once in a long while anyway.
+//!
+//! A pure state machine; the caller brings the clock.
+
+use std::time::{Duration, Instant};
+
+/// The intervals that rule one family's syncs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rest after a sync completes, so that a burst of changes becomes one sync.
+    pub min: Duration,
+    /// The longest wait after a failure.
+    pub retry: Duration,
+    /// Without any change a sync runs after so long all the same.
+    pub max: Duration,
+}
+
+/// The first wait after a failure, unless the rest is longer. kube-proxy waits for the whole
+/// sync period; most failures are gone after a moment.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+
+/// Why a sync is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Something changed.
+    Change,
+    /// The last one failed.
+    Retry,
+    /// Nothing happened for a long time: time to look whether the kernel is still right.
+    Audit,
+}
+
+/// Decides when the next sync runs.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    limits: Limits,
+    wanted: bool,
+    /// No sync before this.
+    rest_until: Option<Instant>,
+    retry_at: Option<Instant>,
+    audit_at: Instant,
+    failures: u32,
+}
+
+impl Pace {
+    /// Nothing is wanted yet. A `max` below `min` would never rest, so it counts as `min`.
+    pub fn new(limits: Limits, now: Instant) -> Self {
+        let limits = Limits {
+            max: limits.max.max(limits.min),
+            ..limits
+        };
+        Self {
+            limits,
+            wanted: false,
+            rest_until: None,
+            retry_at: None,
+            audit_at: now + limits.max,
+            failures: 0,
+        }
+    }
+
+    /// Other intervals from now on.
+    pub fn set_limits(&mut self, limits: Limits, now: Instant) {
+        let Self {
+            wanted, failures, ..
+        } = *self;
+        let retry = self.retry_at.is_some();
+        *self = Self::new(limits, now);
+        self.wanted = wanted || retry;
+        self.failures = failures;
+    }
+
+    /// Something changed.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// When [`Pace::due`] will have an answer, if nothing else happens.
+    pub fn deadline(&self, now: Instant) -> Instant {
+        let next = if self.wanted {
+            now
+        } else {
+            self.retry_at.unwrap_or(self.audit_at)
+        };
+        self.rest_until.map_or(next, |rest| next.max(rest))
+    }
+
+    /// Whether a sync should run now, and why.
+    pub fn due(&self, now: Instant) -> Option<Reason> {
+        if self.deadline(now) > now {
+            None
+        } else if self.retry_at.is_some() {
+            Some(Reason::Retry)
+        } else if self.wanted {
+            Some(Reason::Change)
+        } else {
+            Some(Reason::Audit)
+        }
+    }
+
+    /// A sync has completed.
+    pub fn finished(&mut self, now: Instant, success: bool) {
+        self.wanted = false;
+        self.rest_until = Some(now + self.limits.min);
+        self.audit_at = now + self.limits.max;
+        if success {
+            self.failures = 0;
+            self.retry_at = None;
+        } else {
+            let first = FIRST_RETRY.max(self.limits.min);
+            let wait = first.saturating_mul(1 << self.failures.min(16));
+            let wait = wait.min(self.limits.retry).min(self.limits.max);
+            self.failures += 1;
+            self.retry_at = Some(now + wait);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an Instant can only be made from the clock"
+)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        min: Duration::from_secs(1),
+        retry: Duration::from_secs(30),
+        max: Duration::from_secs(3600),
+    };
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn core_100_the_first_request_runs_at_once_and_a_burst_becomes_one_later_run() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        assert_eq!(pace.due(start), None, "starting runs nothing");
+        pace.want();
+        assert_eq!(pace.due(start), Some(Reason::Change));
+        // It takes 300 ms; the rest counts from its end.
+        let done = start + ms(300);
+        pace.finished(done, true);
+        for offset in [10, 200, 999] {
+            pace.want();
+            assert_eq!(pace.due(done + ms(offset)), None);
+            assert_eq!(pace.deadline(done + ms(offset)), done + ms(1000));
+        }
+        assert_eq!(pace.due(done + ms(1000)), Some(Reason::Change));
+        pace.finished(done + ms(1000), true);
+        assert_eq!(pace.due(done + ms(5000)), None, "nothing is left over");
+    }
+
+    #[test]
+    fn core_101_a_failure_is_retried_ever_later_and_a_success_ends_that() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        pace.want();
+        let mut now = start;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            pace.finished(now, false);
+            let next = pace.deadline(now);
+            waits.push((next - now).as_secs());
+            assert_eq!(pace.due(next - ms(1)), None);
+            assert_eq!(pace.due(next), Some(Reason::Retry));
+            now = next;
+        }
+        assert_eq!(
+            waits,
+            [1, 2, 4, 8, 16, 30, 30, 30],
+            "never before the rest is over"
+        );
+        pace.finished(now, true);
+        assert_eq!(
+            pace.deadline(now),
+            now + LIMITS.max,
+            "back to the long interval"
+        );
+        assert_eq!(pace.due(now + LIMITS.max), Some(Reason::Audit));
+    }
+
+    #[test]
+    fn a_change_after_a_failure_does_not_wait_for_the_retry() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        for _ in 0..5 {
+            pace.finished(start, false);
+        }
+        pace.want();
+        assert_eq!(pace.due(start + ms(999)), None);
+        assert_eq!(pace.due(start + ms(1000)), Some(Reason::Retry));
+    }
+
+    #[test]
+    fn without_a_rest_every_change_runs_at_once() {
+        let start = Instant::now();
+        let limits = Limits {
+            min: Duration::ZERO,
+            ..LIMITS
+        };
+        let mut pace = Pace::new(limits, start);
+        pace.want();
+        pace.finished(start, true);
+        pace.want();
+        assert_eq!(pace.due(start), Some(Reason::Change));
+    }
+
+    #[test]
+    fn new_limits_keep_what_is_wanted() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        pace.finished(start, false);
+        let limits = Limits {
+            min: Duration::ZERO,
+            ..LIMITS
+        };
+        pace.set_limits(limits, start);
+        assert_eq!(pace.due(start), Some(Reason::Change));
+    }
+
+    #[test]
+    fn a_rest_longer_than_the_long_interval_is_respected() {
+        let start = Instant::now();
+        let limits = Limits {
+            min: Duration::from_secs(7200),
+            ..LIMITS
+        };
+        let mut pace = Pace::new(limits, start);
+        pace.want();
+        pace.finished(start, true);
+        assert_eq!(pace.deadline(start), start + limits.min);
+    }
+}

@@ -1,0 +1,427 @@
+//! What the crank does with inputs, failures and time.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
+
+use ferrule_core::model::{PortKey, Protocol};
+use ferrule_dataplane::{Call, Recorder, Script};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::watch::convert::convert;
+
+/// Inputs one after another; `Late` lets due lanes run.
+struct Scripted(VecDeque<Next>);
+
+impl Source for Scripted {
+    fn next(&mut self, _deadline: Instant) -> Next {
+        self.0.pop_front().unwrap_or(Next::Ended)
+    }
+
+    fn try_next(&mut self) -> Option<Input> {
+        None
+    }
+}
+
+/// Writes down what it is told.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<String>>>);
+
+impl Diary {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn lines(&self, word: &str) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        lines
+            .iter()
+            .filter(|line| line.starts_with(word))
+            .cloned()
+            .collect()
+    }
+}
+
+impl Observer for Diary {
+    fn started(&mut self, family: Family) {
+        self.note(format!("started {family}"));
+    }
+
+    fn queued(&mut self, family: Family) {
+        self.note(format!("queued {family}"));
+    }
+
+    fn synced(&mut self, synced: &Synced<'_>) {
+        let Synced {
+            family,
+            whole,
+            result,
+            triggers,
+            ..
+        } = synced;
+        let scope = if *whole { "whole" } else { "delta" };
+        let result = if result.is_ok() { "ok" } else { "failed" };
+        self.note(format!(
+            "synced {family} {scope} {result} triggers={}",
+            triggers.len()
+        ));
+    }
+
+    fn health_checks(
+        &mut self,
+        family: Family,
+        changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
+        _facts: &Facts,
+    ) {
+        for (key, check) in changes {
+            let count = check.map_or(-1, |check| i64::try_from(check.local_ready).unwrap());
+            self.note(format!("health {family} {key} {count}"));
+        }
+    }
+
+    fn node(&mut self, node: &Node) {
+        self.note(format!("node {} leaving={}", node.name, node.leaving));
+    }
+
+    fn heard(&mut self, services: usize, slices: usize) {
+        self.note(format!("heard {services} {slices}"));
+    }
+
+    fn pending(&mut self, services: usize, slices: usize) {
+        self.note(format!("pending {services} {slices}"));
+    }
+
+    fn issues(&mut self, issues: &[&Issue]) {
+        self.note(format!("issues {}", issues.len()));
+    }
+}
+
+fn cluster(events: Vec<Event>) -> Next {
+    Next::Input(Input::Cluster(events))
+}
+
+fn event(kind: Kind, object: Value) -> Event {
+    convert(kind, serde_json::from_value(object).unwrap(), "here").unwrap()
+}
+
+fn service(name: &str, ip: &str) -> Event {
+    event(
+        Kind::Service,
+        json!({
+            "metadata": { "namespace": "ns", "name": name },
+            "spec": { "clusterIP": ip, "ports": [{ "name": "http", "port": 80 }] },
+        }),
+    )
+}
+
+fn slice(name: &str, address: &str) -> Event {
+    event(
+        Kind::EndpointSlice,
+        json!({
+            "metadata": {
+                "namespace": "ns", "name": format!("{name}-1"),
+                "labels": { "kubernetes.io/service-name": name },
+                "annotations": {
+                    "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"
+                },
+            },
+            "addressType": if address.contains(':') { "IPv6" } else { "IPv4" },
+            "ports": [{ "name": "http", "port": 8080 }],
+            "endpoints": [{ "addresses": [address], "nodeName": "here" }],
+        }),
+    )
+}
+
+fn lists(objects: Vec<Event>) -> Next {
+    let (services, slices): (Vec<_>, Vec<_>) = objects
+        .into_iter()
+        .partition(|event| event.kind() == Some(Kind::Service));
+    let list = |kind, objects: Vec<Event>| {
+        let mut events = vec![Event::Listing(kind)];
+        events.extend(objects);
+        events.push(Event::Listed(kind));
+        events
+    };
+    let mut events = list(Kind::Service, services);
+    events.extend(list(Kind::EndpointSlice, slices));
+    cluster(events)
+}
+
+fn key(name: &str) -> PortKey {
+    PortKey {
+        service: ServiceKey::new("ns", name),
+        name: "http".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+/// Runs the inputs through both families without any rest.
+fn run(script: &Script, inputs: Vec<Next>) -> Diary {
+    let limits = Limits {
+        min: Duration::ZERO,
+        retry: Duration::ZERO,
+        max: Duration::from_secs(3600),
+    };
+    let diary = Diary::default();
+    let dataplanes = Family::ALL
+        .map(|family| {
+            (
+                family,
+                Box::new(Recorder(script.clone())) as Box<dyn Dataplane>,
+            )
+        })
+        .into();
+    let sync = Sync::new(
+        Settings::default(),
+        limits,
+        dataplanes,
+        diary.clone(),
+        SystemTime::UNIX_EPOCH,
+    );
+    sync.run(&mut Scripted(inputs.into()));
+    diary
+}
+
+#[test]
+fn core_052_one_whole_sync_follows_the_first_lists_and_none_precedes_them() {
+    let script = Script::default();
+    let diary = run(
+        &script,
+        vec![
+            cluster(vec![
+                Event::Listing(Kind::Service),
+                service("a", "10.96.0.1"),
+            ]),
+            Next::Late,
+            cluster(vec![
+                Event::Listed(Kind::Service),
+                Event::Listing(Kind::EndpointSlice),
+            ]),
+            Next::Late,
+            cluster(vec![
+                slice("a", "10.1.0.1"),
+                Event::Listed(Kind::EndpointSlice),
+            ]),
+            Next::Late,
+        ],
+    );
+    assert_eq!(
+        script.take_calls(),
+        [
+            Call::Whole(Family::V4, vec![key("a")]),
+            Call::Whole(Family::V6, vec![])
+        ]
+    );
+    assert_eq!(diary.lines("started"), ["started IPv4", "started IPv6"]);
+    assert_eq!(diary.lines("queued"), ["queued IPv4", "queued IPv6"]);
+    assert_eq!(
+        diary.lines("heard"),
+        ["heard 1 0", "heard 0 0", "heard 0 1"]
+    );
+    assert_eq!(diary.lines("pending").last().unwrap(), "pending 0 0");
+}
+
+#[test]
+fn a_change_of_one_family_leaves_the_other_alone() {
+    let script = Script::default();
+    run(
+        &script,
+        vec![
+            lists(vec![service("a", "10.96.0.1"), service("b", "10.96.0.2")]),
+            cluster(vec![slice("a", "10.1.0.1")]),
+        ],
+    );
+    let calls = script.take_calls();
+    assert_eq!(
+        calls[2..],
+        [Call::Delta(Family::V4, vec![key("a")], vec![])]
+    );
+}
+
+#[test]
+fn core_054_what_is_said_again_causes_no_sync() {
+    let script = Script::default();
+    let objects = || vec![service("a", "10.96.0.1"), slice("a", "10.1.0.1")];
+    let diary = run(
+        &script,
+        vec![
+            lists(objects()),
+            cluster(objects()),
+            lists(objects()),
+            Next::Late,
+        ],
+    );
+    assert_eq!(
+        script.take_calls().len(),
+        2,
+        "the first of each family only"
+    );
+    assert_eq!(diary.lines("queued").len(), 2);
+}
+
+#[test]
+fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
+    let script = Script::default();
+    let limits = Limits {
+        min: Duration::ZERO,
+        retry: Duration::ZERO,
+        max: Duration::from_secs(3600),
+    };
+    let diary = Diary::default();
+    let dataplane: Box<dyn Dataplane> = Box::new(Recorder(script.clone()));
+    let sync = Sync::new(
+        Settings::default(),
+        limits,
+        vec![(Family::V4, dataplane)],
+        diary.clone(),
+        SystemTime::UNIX_EPOCH,
+    );
+    struct Failing(Scripted, Script, usize);
+    impl Source for Failing {
+        fn next(&mut self, deadline: Instant) -> Next {
+            self.2 += 1;
+            if self.2 == 2 {
+                self.1.fail_next(ErrorKind::ResourceBusy);
+                self.1.fail_next(ErrorKind::ResourceBusy);
+            }
+            self.0.next(deadline)
+        }
+
+        fn try_next(&mut self) -> Option<Input> {
+            None
+        }
+    }
+    let inputs = vec![
+        lists(vec![service("a", "10.96.0.1")]),
+        cluster(vec![slice("a", "10.1.0.1")]),
+        cluster(vec![service("b", "10.96.0.2")]),
+        Next::Late,
+        cluster(vec![slice("a", "10.1.0.2")]),
+    ];
+    sync.run(&mut Failing(Scripted(inputs.into()), script.clone(), 0));
+    let both = vec![key("a"), key("b")];
+    assert_eq!(
+        script.take_calls(),
+        [
+            Call::Whole(Family::V4, vec![key("a")]),
+            Call::Delta(Family::V4, vec![key("a")], vec![]),
+            Call::Whole(Family::V4, both.clone()),
+            Call::Whole(Family::V4, both),
+            Call::Delta(Family::V4, vec![key("a")], vec![]),
+        ]
+    );
+    assert_eq!(
+        diary.lines("synced"),
+        [
+            "synced IPv4 whole ok triggers=0",
+            "synced IPv4 delta failed triggers=0",
+            "synced IPv4 whole failed triggers=0",
+            "synced IPv4 whole ok triggers=1",
+            "synced IPv4 delta ok triggers=1",
+        ],
+        "the trigger of the failed sync is told once it is programmed"
+    );
+}
+
+#[test]
+fn a_failed_first_sync_is_retried_without_any_change() {
+    let script = Script::default();
+    script.fail_next(ErrorKind::PermissionDenied);
+    let diary = run(
+        &script,
+        vec![lists(vec![service("a", "10.96.0.1")]), Next::Late],
+    );
+    assert_eq!(
+        diary.lines("synced"),
+        [
+            "synced IPv4 whole failed triggers=0",
+            "synced IPv6 whole ok triggers=0",
+            "synced IPv4 whole ok triggers=0",
+        ]
+    );
+}
+
+#[test]
+fn health_checks_wait_for_the_rules_they_vouch_for() {
+    let script = Script::default();
+    let balanced = event(
+        Kind::Service,
+        json!({
+            "metadata": { "namespace": "ns", "name": "a" },
+            "spec": {
+                "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
+                "clusterIP": "10.96.0.1", "ports": [{ "name": "http", "port": 80, "nodePort": 30000 }],
+            },
+        }),
+    );
+    script.fail_next(ErrorKind::ResourceBusy);
+    let diary = run(
+        &script,
+        vec![lists(vec![balanced, slice("a", "10.1.0.1")]), Next::Late],
+    );
+    let story: Vec<_> = diary
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|line| line.starts_with("synced IPv4") || line.starts_with("health"))
+        .cloned()
+        .collect();
+    assert_eq!(
+        story,
+        [
+            "synced IPv4 whole failed triggers=0",
+            "synced IPv4 whole ok triggers=1",
+            "health IPv4 ns/a 1",
+        ]
+    );
+}
+
+#[test]
+fn new_settings_and_doubt_about_the_kernel_cause_a_sync() {
+    let script = Script::default();
+    let settings = Settings {
+        masquerade_all: true,
+        ..Settings::default()
+    };
+    run(
+        &script,
+        vec![
+            lists(vec![service("a", "10.96.0.1")]),
+            Next::Input(Input::Settings(Box::new(settings))),
+            Next::Input(Input::Doubt(Family::V6)),
+            Next::Late,
+        ],
+    );
+    assert_eq!(
+        script.take_calls()[2..],
+        [
+            Call::Delta(Family::V4, vec![key("a")], vec![]),
+            Call::Whole(Family::V6, vec![])
+        ]
+    );
+}
+
+#[test]
+fn the_node_is_told_when_it_changes() {
+    let node = |taints: Value| {
+        event(
+            Kind::Node,
+            json!({ "metadata": { "name": "here" }, "spec": { "taints": taints } }),
+        )
+    };
+    let leaving = json!([{ "key": "ToBeDeletedByClusterAutoscaler" }]);
+    let diary = run(
+        &Script::default(),
+        vec![
+            cluster(vec![node(json!([]))]),
+            cluster(vec![node(json!([]))]),
+            cluster(vec![node(leaving)]),
+        ],
+    );
+    assert_eq!(
+        diary.lines("node"),
+        ["node here leaving=false", "node here leaving=true"]
+    );
+}
