@@ -8,6 +8,7 @@ use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::Family;
 
 mod dry_run;
+pub mod host;
 mod recorder;
 
 pub use dry_run::DryRun;

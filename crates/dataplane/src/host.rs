@@ -1,0 +1,222 @@
+//! The machine we run on: its kernel settings, families and addresses.
+//!
+//! Settings are written only where they differ, and what cannot be written says which file and
+//! what to change. Everything is reached through a root folder, so that tests need no kernel.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ferrule_core::model::Family;
+
+#[cfg(test)]
+mod tests;
+
+/// A machine, seen through its `/proc` and `/sys`.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+}
+
+/// What the configuration says about connection tracking. Zero means: leave the kernel's value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Entries per processor.
+    pub max_per_core: u32,
+    /// Entries at least.
+    pub min: u32,
+    /// `nf_conntrack_tcp_timeout_established`
+    pub tcp_established: Duration,
+    /// `nf_conntrack_tcp_timeout_close_wait`
+    pub tcp_close_wait: Duration,
+    /// `nf_conntrack_tcp_be_liberal`; only ever switched on.
+    pub tcp_be_liberal: bool,
+    /// `nf_conntrack_udp_timeout`
+    pub udp: Duration,
+    /// `nf_conntrack_udp_timeout_stream`
+    pub udp_stream: Duration,
+}
+
+/// Kernels of this size of table are as large as kube-proxy makes them.
+const CONNTRACK_CEILING: u64 = 1 << 20;
+
+/// A kernel setting that could not be brought to its value.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot set {} to {value}: run privileged with {} writable, or set the value on the host and \
+     the matching option to 0",
+    path.display(),
+    path.parent().unwrap_or(path).display()
+)]
+pub struct SettingError {
+    path: PathBuf,
+    value: u64,
+    #[source]
+    source: io::Error,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new("/")
+    }
+}
+
+impl Host {
+    /// The machine whose files are below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Number of processors that are switched on.
+    pub fn processors(&self) -> u64 {
+        let listed = self
+            .read("sys/devices/system/cpu/online")
+            .ok()
+            .and_then(|list| count_processors(list.trim()));
+        listed.filter(|count| *count > 0).unwrap_or_else(|| {
+            std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
+        })
+    }
+
+    /// Whether the kernel has this family. IPv4 is always there.
+    pub fn supports(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => true,
+            Family::V6 => {
+                let disabled = self.read("proc/sys/net/ipv6/conf/all/disable_ipv6");
+                self.path("proc/net/if_inet6").exists()
+                    && disabled.map_or(true, |value| value.trim() != "1")
+            }
+        }
+    }
+
+    /// Sets up connection tracking. Returns what could not be done but does not matter enough to
+    /// stop.
+    ///
+    /// # Errors
+    /// The first setting that could not be written.
+    pub fn set_conntrack(&self, wanted: &Conntrack) -> Result<Vec<SettingError>, SettingError> {
+        let mut warnings = Vec::new();
+        let max = conntrack_max(wanted.max_per_core, wanted.min, self.processors());
+        if max > 0 {
+            self.set_netfilter("nf_conntrack_max", max)?;
+            // Too few buckets make a large table slow, not wrong.
+            warnings.extend(self.raise_hash_size(max / 4).err());
+        }
+        let timeouts = [
+            (
+                "nf_conntrack_tcp_timeout_established",
+                wanted.tcp_established,
+            ),
+            ("nf_conntrack_tcp_timeout_close_wait", wanted.tcp_close_wait),
+        ];
+        for (name, timeout) in timeouts {
+            self.set_timeout(name, timeout)?;
+        }
+        if wanted.tcp_be_liberal {
+            self.set_netfilter("nf_conntrack_tcp_be_liberal", 1)?;
+        }
+        self.set_timeout("nf_conntrack_udp_timeout", wanted.udp)?;
+        self.set_timeout("nf_conntrack_udp_timeout_stream", wanted.udp_stream)?;
+        Ok(warnings)
+    }
+
+    /// How willingly the kernel ends us when memory runs out.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn set_oom_score(&self, adjustment: i32) -> io::Result<()> {
+        std::fs::write(self.path("proc/self/oom_score_adj"), adjustment.to_string())
+    }
+
+    /// Addresses of all interfaces.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
+        let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
+        let mut addresses: Vec<IpAddr> = interfaces
+            .filter_map(|interface| interface.address)
+            .filter_map(|address| {
+                let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+                v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+            })
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Ok(addresses)
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.root.join(below)
+    }
+
+    fn read(&self, below: &str) -> io::Result<String> {
+        std::fs::read_to_string(self.path(below))
+    }
+
+    fn set_timeout(&self, name: &str, timeout: Duration) -> Result<(), SettingError> {
+        if timeout.is_zero() {
+            return Ok(());
+        }
+        self.set_netfilter(name, timeout.as_secs())
+    }
+
+    fn set_netfilter(&self, name: &str, value: u64) -> Result<(), SettingError> {
+        set(
+            &self.path("proc/sys/net/netfilter").join(name),
+            value,
+            |now| now == value,
+        )
+    }
+
+    fn raise_hash_size(&self, least: u64) -> Result<(), SettingError> {
+        let path = self.path("sys/module/nf_conntrack/parameters/hashsize");
+        set(&path, least, |now| now >= least)
+    }
+}
+
+/// Writes a value unless the present one is good already.
+fn set(path: &Path, value: u64, good: impl Fn(u64) -> bool) -> Result<(), SettingError> {
+    let now = std::fs::read_to_string(path)
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    if now.is_some_and(good) {
+        return Ok(());
+    }
+    // `write` would create a file where the kernel has none.
+    std::fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(path)
+        .and_then(|mut file| io::Write::write_all(&mut file, value.to_string().as_bytes()))
+        .map_err(|source| SettingError {
+            path: path.to_owned(),
+            value,
+            source,
+        })
+}
+
+/// Size of the connection table; 0 means: leave it.
+fn conntrack_max(per_core: u32, min: u32, processors: u64) -> u64 {
+    if per_core == 0 {
+        return 0;
+    }
+    let scaled = u64::from(per_core) * processors;
+    // The ceiling wins even over a larger minimum, as in kube-proxy.
+    if scaled > CONNTRACK_CEILING {
+        CONNTRACK_CEILING
+    } else {
+        scaled.max(min.into())
+    }
+}
+
+/// Counts a list such as `0-3,8,10-11`.
+fn count_processors(ranges: &str) -> Option<u64> {
+    ranges.split(',').try_fold(0_u64, |count, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
