@@ -97,7 +97,9 @@ pub fn events(services: u32) -> impl Iterator<Item = Event> {
     let slices = (0..services)
         .map(|n| put(Object::Slice(slice(n, 0))))
         .collect();
-    list(Kind::Service, all).chain(list(Kind::EndpointSlice, slices))
+    list(Kind::Node, Vec::new())
+        .chain(list(Kind::Service, all))
+        .chain(list(Kind::EndpointSlice, slices))
 }
 
 fn key(n: u32) -> ServiceKey {

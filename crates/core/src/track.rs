@@ -2,8 +2,8 @@
 //!
 //! The [`Tracker`] holds the newest state of every object and remembers which Services changed
 //! since anyone last looked. A Service that changes and changes back in between is struck out
-//! again. Nothing leaves before the first lists of Services and EndpointSlices are complete: a
-//! half-known cluster must never reach the kernel.
+//! again. Nothing leaves before the first lists of Services, EndpointSlices and Nodes are complete:
+//! a half-known cluster must never reach the kernel.
 //!
 //! Each event costs work in proportion to its object, not to what is stored.
 
@@ -196,9 +196,14 @@ impl Tracker {
         self.has_pending()
     }
 
-    /// Both gating lists have been complete once.
+    /// The lists without which nothing may leave have been complete once.
+    ///
+    /// The Node is one of them, because its zone and addresses decide where traffic goes; that
+    /// there is none is an answer too. ServiceCIDRs are not: older clusters do not serve them.
     pub fn is_ready(&self) -> bool {
-        self.listed.contains(&Kind::Service) && self.listed.contains(&Kind::EndpointSlice)
+        [Kind::Service, Kind::EndpointSlice, Kind::Node]
+            .iter()
+            .all(|kind| self.listed.contains(kind))
     }
 
     /// Whether [`Tracker::take`] would return something.

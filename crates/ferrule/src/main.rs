@@ -6,6 +6,7 @@ use clap::Parser as _;
 
 mod cli;
 mod desired;
+mod follow;
 mod sync;
 mod watch;
 

@@ -10,12 +10,14 @@ fn names(changes: Option<Changes>) -> Vec<String> {
 }
 
 #[test]
-fn core_052_nothing_leaves_before_both_first_lists_are_complete() {
+fn core_052_nothing_leaves_before_the_first_lists_are_complete() {
     let mut tracker = Tracker::new(at(0));
     assert!(!tracker.on(Event::Listing(Kind::Service)));
     assert!(!tracker.on(put(Object::Service(service("ns/a")))));
     assert!(!tracker.on(Event::Listed(Kind::Service)));
+    assert!(!tracker.on(Event::Listing(Kind::Node)));
     assert!(!tracker.on(put(Object::Node(node("a")))));
+    assert!(!tracker.on(Event::Listed(Kind::Node)));
     assert!(!tracker.on(Event::Listing(Kind::EndpointSlice)));
     assert!(!tracker.on(put(Object::Slice(slice(
         "ns/a-1",
@@ -31,6 +33,8 @@ fn core_052_nothing_leaves_before_both_first_lists_are_complete() {
 #[test]
 fn an_empty_cluster_opens_the_gate_too() {
     let mut tracker = Tracker::new(at(0));
+    tracker.on(Event::Listing(Kind::Node));
+    tracker.on(Event::Listed(Kind::Node));
     tracker.on(Event::Listing(Kind::Service));
     tracker.on(Event::Listed(Kind::Service));
     tracker.on(Event::Listing(Kind::EndpointSlice));

@@ -143,7 +143,8 @@ fn lists(objects: Vec<Event>) -> Next {
         events.push(Event::Listed(kind));
         events
     };
-    let mut events = list(Kind::Service, services);
+    let mut events = list(Kind::Node, Vec::new());
+    events.extend(list(Kind::Service, services));
     events.extend(list(Kind::EndpointSlice, slices));
     cluster(events)
 }
@@ -196,6 +197,8 @@ fn core_052_one_whole_sync_follows_the_first_lists_and_none_precedes_them() {
             Next::Late,
             cluster(vec![
                 Event::Listed(Kind::Service),
+                Event::Listing(Kind::Node),
+                Event::Listed(Kind::Node),
                 Event::Listing(Kind::EndpointSlice),
             ]),
             Next::Late,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ferrule_core::issue::{Issue, Kind, ObjectKey, Severity};
@@ -18,6 +19,7 @@ use self::decode::Fault;
 use self::document::{Document, Syntax};
 use self::place::Place;
 use super::{api, convert};
+use crate::follow::{Follow, FollowError, follow};
 
 mod decode;
 mod defaults;
@@ -26,10 +28,6 @@ mod files;
 mod place;
 #[cfg(test)]
 mod tests;
-mod trail;
-pub mod watch;
-
-pub use self::watch::watch;
 
 /// Why manifests could not be read or watched.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +46,8 @@ pub enum ManifestError {
     #[error("{place}: {fault}")]
     Malformed { place: Place, fault: Fault },
     /// Changes cannot be noticed.
-    #[error("{}: cannot be watched", path.display())]
-    Unwatchable {
-        path: PathBuf,
-        #[source]
-        source: notify::Error,
-    },
+    #[error(transparent)]
+    Unwatchable(#[from] FollowError),
 }
 
 /// Reads all manifests as seen from node `node_name`: per kind `Listing`, objects, `Listed`.
@@ -76,6 +70,25 @@ pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
         }
     }
     Ok(cluster.into_events())
+}
+
+/// Reads the manifests now and after every change, and hands each result to `deliver`.
+///
+/// An error is delivered like any other result, and the next change is awaited: who receives it
+/// keeps what was good. The same content may be delivered again.
+pub fn watch(
+    path: &Path,
+    node_name: &str,
+    mut deliver: impl FnMut(Result<Vec<Event>, ManifestError>) -> ControlFlow<()> + Send + 'static,
+) -> Result<Follow, ManifestError> {
+    let (file, node_name) = (path.to_owned(), node_name.to_owned());
+    let follow = follow(path, move |trouble| {
+        if let Some(error) = trouble {
+            deliver(Err(error.into()))?;
+        }
+        deliver(read(&file, &node_name))
+    })?;
+    Ok(follow)
 }
 
 /// The objects read so far; a later one replaces an earlier one of its key.

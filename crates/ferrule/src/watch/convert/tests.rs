@@ -92,6 +92,8 @@ fn core_095_changes_of_fields_we_ignore_leave_nothing_pending() {
         "endpoints": [{ "addresses": ["10.1.0.1"], "nodeName": "here" }],
     });
     let mut tracker = ferrule_core::track::Tracker::new(std::time::SystemTime::UNIX_EPOCH);
+    tracker.on(Event::Listing(Kind::Node));
+    tracker.on(Event::Listed(Kind::Node));
     for (kind, object) in [(Kind::Service, &service), (Kind::EndpointSlice, &slice)] {
         tracker.on(Event::Listing(kind));
         tracker.on(converted(kind, object.clone()).unwrap());

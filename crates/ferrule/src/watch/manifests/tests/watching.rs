@@ -1,11 +1,9 @@
 //! Changes on a real file system. Each test waits for a state, not for a time.
 
-use std::ops::ControlFlow;
 use std::os::unix::fs::symlink;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, SystemTime};
 
-use super::super::watch::Watch;
 use super::*;
 
 /// Far longer than any wait takes; only a failing test waits so long.
@@ -15,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 struct Consumer {
     results: Receiver<Result<Vec<Event>, ManifestError>>,
     tracker: Tracker,
-    _watch: Watch,
+    _watch: Follow,
 }
 
 impl Consumer {

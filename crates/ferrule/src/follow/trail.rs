@@ -1,4 +1,4 @@
-//! Where to look for changes of manifests.
+//! Where to look for changes of what a path says.
 //!
 //! A path leads through links: a mounted ConfigMap is `cluster.yaml → ..data/cluster.yaml` and
 //! `..data → ..2025_01_02/`, and an update replaces the middle one. So we follow a path the way
@@ -9,12 +9,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::files;
-
 /// As many links as Linux follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// The files and folders whose change may change what the manifests say.
+/// The files and folders whose change may change what the path says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Trail {
     /// Files, links, and names that do not exist yet; absolute and with all links resolved
@@ -27,15 +25,18 @@ pub(super) struct Trail {
 }
 
 impl Trail {
-    /// The trail of a file or folder of manifests, by its absolute path.
+    /// The trail of a file or folder, by its absolute path.
     pub(super) fn of(path: &Path) -> Self {
         let mut trail = Self::default();
         let end = trail.follow(path);
         if let Some(folder) = end.filter(|end| end.is_dir()) {
-            // A file that cannot be listed now is met again when the folder changes.
-            let files = files::list(&folder).unwrap_or_default();
-            for link in files.iter().filter(|file| file.is_symlink()) {
-                trail.follow(link);
+            // A folder that cannot be listed now is met again when it changes.
+            let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+            for link in names
+                .map(|name| name.path())
+                .filter(|path| path.is_symlink())
+            {
+                trail.follow(&link);
             }
             trail.folder = Some(folder);
         }

@@ -1,4 +1,5 @@
-//! Reads manifests again whenever they change.
+//! Notices that a file or folder may say something else, whatever way it was changed: in place, by
+//! a rename over it, by a swapped link somewhere on its path, by deletion and return.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -8,27 +9,36 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use ferrule_core::track::Event;
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::trail::Trail;
-use super::{ManifestError, read};
+mod trail;
+
+use trail::Trail;
 
 /// Files must be left alone for so long before they are read again.
 const QUIET: Duration = Duration::from_millis(50);
 /// Files that are never left alone are read after so many times [`QUIET`].
 const PATIENCE: usize = 10;
 
-/// Manifests being watched, until this is dropped.
+/// Changes cannot be noticed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot be watched", path.display())]
+pub struct FollowError {
+    path: PathBuf,
+    #[source]
+    source: notify::Error,
+}
+
+/// A path being followed, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Follow {
     bell: Bell,
 }
 
-impl Drop for Watch {
+impl Drop for Follow {
     fn drop(&mut self) {
-        // Not waiting for the thread: it may be inside `deliver`, waiting for us.
+        // Not waiting for the thread: it may be inside `look`, waiting for us.
         self.bell.stopped.store(true, Ordering::Release);
         self.bell.ring();
     }
@@ -48,69 +58,61 @@ impl Bell {
     }
 }
 
-/// Reads the manifests now and after every change, and hands each result to `deliver`.
+/// Calls `look` now, and again after every change of the file or folder.
 ///
-/// An error is delivered like any other result, and the next change is awaited: who receives it
-/// keeps what was good. The same content may be delivered again. It ends when `deliver` breaks
-/// or the handle is dropped; a delivery that has begun by then still completes.
-pub fn watch(
+/// It may be called though nothing is different. A change that cannot be waited for any more is
+/// told by `look` getting the error; the next change is awaited all the same. It ends when `look`
+/// breaks or the handle is dropped; a call that has begun by then still completes.
+pub fn follow(
     path: &Path,
-    node_name: &str,
-    deliver: impl FnMut(Result<Vec<Event>, ManifestError>) -> ControlFlow<()> + Send + 'static,
-) -> Result<Watch, ManifestError> {
+    look: impl FnMut(Option<FollowError>) -> ControlFlow<()> + Send + 'static,
+) -> Result<Follow, FollowError> {
     let (rung, heard) = mpsc::sync_channel(1);
     let bell = Bell {
         rung,
         stopped: Arc::default(),
     };
-    let unwatchable = |source| ManifestError::Unwatchable {
+    let unwatchable = |source| FollowError {
         path: path.to_owned(),
         source: notify::Error::io(source),
     };
-    let reader = Reader {
+    let follower = Follower {
         path: path.to_owned(),
         absolute: std::path::absolute(path).map_err(unwatchable)?,
-        node_name: node_name.to_owned(),
         bell: bell.clone(),
         heard,
     };
     // Listening begins here, so that a machine that cannot do it is told of at once.
-    let watcher = reader.listen()?;
+    let watcher = follower.listen()?;
     thread::Builder::new()
-        .name("manifests".to_owned())
-        .spawn(move || reader.run(watcher, deliver))
+        .name("follow".to_owned())
+        .spawn(move || follower.run(watcher, look))
         .map_err(unwatchable)?;
-    Ok(Watch { bell })
+    Ok(Follow { bell })
 }
 
-struct Reader {
+struct Follower {
     /// As given, for messages.
     path: PathBuf,
     absolute: PathBuf,
-    node_name: String,
     bell: Bell,
     heard: Receiver<()>,
 }
 
-impl Reader {
+impl Follower {
     fn run(
         self,
         mut watcher: RecommendedWatcher,
-        mut deliver: impl FnMut(Result<Vec<Event>, ManifestError>) -> ControlFlow<()>,
+        mut look: impl FnMut(Option<FollowError>) -> ControlFlow<()>,
     ) {
-        while deliver(read(&self.path, &self.node_name)).is_continue() && self.await_change() {
+        let mut trouble = None;
+        while look(trouble.take()).is_continue() && self.await_change() {
             // Links may lead elsewhere now, and a folder of the same name may be another one.
-            // Listening before reading, so that no change falls between the two.
-            let told = match self.listen() {
-                Ok(fresh) => {
-                    watcher = fresh;
-                    ControlFlow::Continue(())
-                }
+            // Listening before looking, so that no change falls between the two.
+            match self.listen() {
+                Ok(fresh) => watcher = fresh,
                 // The old one still hears most things, and after the next we try again.
-                Err(error) => deliver(Err(error)),
-            };
-            if told.is_break() {
-                break;
+                Err(error) => trouble = Some(error),
             }
         }
         drop(watcher);
@@ -138,7 +140,7 @@ impl Reader {
     ///
     /// Always with a new watcher: the old one may hold a folder that was since replaced by
     /// another of the same name.
-    fn listen(&self) -> Result<RecommendedWatcher, ManifestError> {
+    fn listen(&self) -> Result<RecommendedWatcher, FollowError> {
         let mut trail = Arc::new(Trail::of(&self.absolute));
         loop {
             let watcher = listen_on(&trail, self.bell.clone());
@@ -146,7 +148,7 @@ impl Reader {
             let now = Arc::new(Trail::of(&self.absolute));
             if now == trail {
                 let path = self.path.clone();
-                return watcher.map_err(|source| ManifestError::Unwatchable { path, source });
+                return watcher.map_err(|source| FollowError { path, source });
             }
             trail = now;
         }
