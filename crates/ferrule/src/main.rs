@@ -6,6 +6,8 @@ use clap::Parser as _;
 
 mod cli;
 mod desired;
+mod http;
+mod moment;
 mod watch;
 
 fn main() -> ExitCode {
