@@ -7,6 +7,7 @@ use clap::Parser as _;
 mod cli;
 mod desired;
 mod http;
+mod metrics;
 mod moment;
 mod watch;
 
