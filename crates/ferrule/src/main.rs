@@ -6,6 +6,7 @@ use clap::Parser as _;
 
 mod cli;
 mod desired;
+mod health;
 mod http;
 mod metrics;
 mod moment;
