@@ -10,6 +10,7 @@ mod health;
 mod http;
 mod metrics;
 mod moment;
+mod pages;
 mod watch;
 
 fn main() -> ExitCode {
