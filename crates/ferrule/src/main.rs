@@ -7,6 +7,11 @@ use clap::Parser as _;
 mod cli;
 mod desired;
 mod follow;
+mod health;
+mod http;
+mod metrics;
+mod moment;
+mod pages;
 mod sync;
 mod watch;
 

@@ -1,0 +1,268 @@
+//! The metrics by name: kube-proxy's, which dashboards and alerts know by heart, and ours.
+//!
+//! Names, types, labels and buckets equal kube-proxy's; the help texts are our own words behind
+//! the same stability mark. docs/metrics.md lists the same, and a test compares the two.
+
+use super::Mode;
+
+/// One metric as it is declared.
+#[derive(Debug)]
+pub struct Declared {
+    /// Its full name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Its labels; without any it is there from the start, otherwise from its first use.
+    pub labels: &'static [&'static str],
+    /// Where it is shown.
+    pub modes: &'static [Mode],
+    /// What it says to a reader.
+    pub help: &'static str,
+}
+
+/// The type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// A value of now.
+    Gauge,
+    /// Observations by size.
+    Histogram(Buckets),
+}
+
+impl Kind {
+    /// The word of the exposition.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram(_) => "histogram",
+        }
+    }
+}
+
+/// The upper bounds of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// A millisecond, doubled fourteen times.
+    Sync,
+    /// From nothing to five minutes, ever wider.
+    Programming,
+    /// From five milliseconds to a minute.
+    Request,
+}
+
+impl Buckets {
+    /// The bounds, in seconds.
+    pub fn bounds(self) -> Vec<f64> {
+        match self {
+            Self::Sync => (0..15).map(|i| 0.001 * f64::from(1 << i)).collect(),
+            // The bound 0 is an accident of kube-proxy, and visible.
+            Self::Programming => [0.0, 0.25, 0.5]
+                .into_iter()
+                .chain((1..60).map(f64::from))
+                .chain((60..120).step_by(5).map(f64::from))
+                .chain((120..=300).step_by(30).map(f64::from))
+                .collect(),
+            Self::Request => vec![
+                0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+            ],
+        }
+    }
+}
+
+const EVERYWHERE: &[Mode] = &Mode::ALL;
+/// Where a sync can be partial.
+const INCREMENTAL: &[Mode] = &[Mode::Iptables, Mode::Nftables, Mode::Ebpf];
+const IPTABLES: &[Mode] = &[Mode::Iptables];
+const RESTORE: &[Mode] = &[Mode::Iptables, Mode::Ipvs];
+const NFTABLES: &[Mode] = &[Mode::Nftables];
+
+const FAMILY: &[&str] = &["ip_family"];
+
+macro_rules! declare {
+    ($($(#[$doc:meta])* $id:ident = $name:literal, $kind:expr, $labels:expr, $modes:expr, $help:literal;)*) => {
+        $($(#[$doc])* pub const $id: Declared = Declared {
+            name: $name,
+            kind: $kind,
+            labels: $labels,
+            modes: $modes,
+            help: $help,
+        };)*
+
+        /// Every metric there is.
+        pub const ALL: &[&Declared] = &[$(&$id),*];
+    };
+}
+
+use Buckets::{Programming, Request, Sync};
+use Kind::{Counter, Gauge, Histogram};
+
+declare! {
+    /// Every attempt, successful or not.
+    SYNC_DURATION = "kubeproxy_sync_proxy_rules_duration_seconds",
+        Histogram(Sync), FAMILY, EVERYWHERE,
+        "[ALPHA] How long one attempt to program the node took, in seconds";
+    /// Attempts that looked at everything.
+    SYNC_FULL_DURATION = "kubeproxy_sync_full_proxy_rules_duration_seconds",
+        Histogram(Sync), FAMILY, INCREMENTAL,
+        "[ALPHA] How long one attempt to program everything anew took, in seconds";
+    /// Attempts that wrote a difference.
+    SYNC_PARTIAL_DURATION = "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+        Histogram(Sync), FAMILY, INCREMENTAL,
+        "[ALPHA] How long one attempt to program what changed took, in seconds";
+    /// Success only.
+    LAST_SYNC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        Gauge, FAMILY, EVERYWHERE,
+        "[ALPHA] When the node was last programmed with success, as Unix time";
+    /// Also when the loop starts.
+    LAST_QUEUED = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        Gauge, FAMILY, EVERYWHERE,
+        "[ALPHA] When a change was last queued for programming, as Unix time";
+    /// From the change in the cluster to the kernel of this node.
+    NETWORK_PROGRAMMING = "kubeproxy_network_programming_duration_seconds",
+        Histogram(Programming), FAMILY, EVERYWHERE,
+        "[ALPHA] From a change of a Service or its endpoints until this node knows it, in seconds";
+    /// Slices that wait.
+    ENDPOINTS_PENDING = "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+        Gauge, &[], EVERYWHERE,
+        "[ALPHA] Changes of endpoints that wait to be programmed";
+    /// Slice events, each counted once.
+    ENDPOINTS_TOTAL = "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+        Counter, &[], EVERYWHERE,
+        "[ALPHA] Changes of endpoints that arrived";
+    /// Services that wait.
+    SERVICES_PENDING = "kubeproxy_sync_proxy_rules_service_changes_pending",
+        Gauge, &[], EVERYWHERE,
+        "[ALPHA] Changes of Services that wait to be programmed";
+    /// Service events, each counted once.
+    SERVICES_TOTAL = "kubeproxy_sync_proxy_rules_service_changes_total",
+        Counter, &[], EVERYWHERE,
+        "[ALPHA] Changes of Services that arrived";
+    /// A Local policy and no local endpoint.
+    NO_LOCAL_ENDPOINTS = "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+        Gauge, &["ip_family", "traffic_policy"], EVERYWHERE,
+        "[ALPHA] Service ports that have endpoints, but none on this node where their policy asks for one";
+    /// Answers of `/healthz`.
+    HEALTHZ = "kubeproxy_proxy_healthz_total",
+        Counter, &["code"], EVERYWHERE,
+        "[ALPHA] Answers of /healthz by HTTP status";
+    /// Answers of `/livez`.
+    LIVEZ = "kubeproxy_proxy_livez_total",
+        Counter, &["code"], EVERYWHERE,
+        "[ALPHA] Answers of /livez by HTTP status";
+    /// `iptables-restore` said no.
+    RESTORE_FAILURES = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+        Counter, FAMILY, RESTORE,
+        "[ALPHA] Times that iptables-restore failed";
+    /// It said no to a difference.
+    PARTIAL_RESTORE_FAILURES = "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+        Counter, FAMILY, IPTABLES,
+        "[ALPHA] Times that iptables-restore failed on a partial change";
+    /// All of ours.
+    IPTABLES_RULES = "kubeproxy_sync_proxy_rules_iptables_total",
+        Gauge, &["ip_family", "table"], IPTABLES,
+        "[ALPHA] Rules of ours in the table";
+    /// Those of the last time.
+    IPTABLES_LAST = "kubeproxy_sync_proxy_rules_iptables_last",
+        Gauge, &["ip_family", "table"], IPTABLES,
+        "[ALPHA] Rules written to the table by the last sync";
+    /// Read from the kernel when asked.
+    INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+        Counter, &[], IPTABLES,
+        "[ALPHA] Packets dropped because connection tracking found them invalid";
+    /// Read from the kernel when asked.
+    LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+        Counter, &[], IPTABLES,
+        "[ALPHA] Packets to NodePorts that came over the loopback interface";
+    /// The kernel said no.
+    NFTABLES_SYNC_FAILURES = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+        Counter, FAMILY, NFTABLES,
+        "[ALPHA] nftables transactions that failed";
+    /// It said no to a deletion.
+    NFTABLES_CLEANUP_FAILURES = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+        Counter, FAMILY, NFTABLES,
+        "[ALPHA] Deletions of unused nftables objects that failed";
+    /// Clearing stale flows.
+    CONNTRACK_DURATION = "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+        Histogram(Sync), FAMILY, EVERYWHERE,
+        "[ALPHA] How long one search for stale tracked flows took, in seconds";
+    /// Flows that were stale.
+    CONNTRACK_DELETED = "kubeproxy_conntrack_reconciler_deleted_entries_total",
+        Counter, FAMILY, EVERYWHERE,
+        "[ALPHA] Stale tracked flows that were deleted";
+
+    /// What we are to Kubernetes.
+    BUILD_INFO = "kubernetes_build_info",
+        Gauge,
+        &["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"],
+        EVERYWHERE,
+        "[BETA] The Kubernetes version this program stands for; always 1";
+    /// Feature gates.
+    FEATURE_ENABLED = "kubernetes_feature_enabled",
+        Gauge, &["name", "stage"], EVERYWHERE,
+        "[BETA] Whether a feature gate is on";
+    /// Requests to the API server.
+    REST_REQUESTS = "rest_client_requests_total",
+        Counter, &["code", "host", "method"], EVERYWHERE,
+        "[ALPHA] Requests to the API server by status, method and host";
+    /// How long they take.
+    REST_DURATION = "rest_client_request_duration_seconds",
+        Histogram(Request), &["host", "verb"], EVERYWHERE,
+        "[ALPHA] How long requests to the API server took, in seconds";
+
+    /// Processor time.
+    PROCESS_CPU = "process_cpu_seconds_total", Counter, &[], EVERYWHERE,
+        "Processor time used, user and system, in seconds";
+    /// Limit of descriptors.
+    PROCESS_MAX_FDS = "process_max_fds", Gauge, &[], EVERYWHERE,
+        "File descriptors this process may open";
+    /// Descriptors.
+    PROCESS_OPEN_FDS = "process_open_fds", Gauge, &[], EVERYWHERE,
+        "File descriptors that are open";
+    /// Of the whole network namespace.
+    PROCESS_RECEIVED = "process_network_receive_bytes_total", Counter, &[], EVERYWHERE,
+        "Bytes received over the network, as this process sees it";
+    /// Of the whole network namespace.
+    PROCESS_SENT = "process_network_transmit_bytes_total", Counter, &[], EVERYWHERE,
+        "Bytes sent over the network, as this process sees it";
+    /// Memory in use.
+    PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[], EVERYWHERE,
+        "Memory in use, in bytes";
+    /// The start.
+    PROCESS_START = "process_start_time_seconds", Gauge, &[], EVERYWHERE,
+        "When this process started, as Unix time";
+    /// Address space.
+    PROCESS_VIRTUAL = "process_virtual_memory_bytes", Gauge, &[], EVERYWHERE,
+        "Address space in use, in bytes";
+    /// Limit of address space.
+    PROCESS_VIRTUAL_MAX = "process_virtual_memory_max_bytes", Gauge, &[], EVERYWHERE,
+        "Address space this process may use, in bytes";
+
+    /// What we are.
+    FERRULE_BUILD = "ferrule_build_info", Gauge, &["commit", "mode", "version"], EVERYWHERE,
+        "[ALPHA] The version of ferrule and the mode it runs in; always 1";
+    /// The size of the picture.
+    DESIRED_PORTS = "ferrule_desired_service_ports", Gauge, FAMILY, EVERYWHERE,
+        "[ALPHA] Service ports this node should serve";
+    /// The size of the picture.
+    DESIRED_ENDPOINTS = "ferrule_desired_endpoints", Gauge, FAMILY, EVERYWHERE,
+        "[ALPHA] Endpoints this node should send to, counted per Service port";
+    /// What is wrong in the input.
+    ISSUES = "ferrule_issues", Gauge, &["severity"], EVERYWHERE,
+        "[ALPHA] Things that are wrong with watched objects now";
+    /// Work done.
+    SYNC_STEPS = "ferrule_sync_steps_total", Counter, FAMILY, EVERYWHERE,
+        "[ALPHA] Changes written to the kernel";
+    /// Watches that broke.
+    WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], EVERYWHERE,
+        "[ALPHA] Times a watch had to begin again with a list";
+
+    /// On `/metrics/slis`.
+    HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], EVERYWHERE,
+        "[STABLE] Whether a health check passed when it was last run";
+    /// On `/metrics/slis`.
+    HEALTHCHECKS = "kubernetes_healthchecks_total", Counter, &["name", "status", "type"], EVERYWHERE,
+        "[STABLE] Results of health checks";
+}
