@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod cli;
+mod config;
 mod desired;
+mod logging;
 mod watch;
 
 fn main() -> ExitCode {
