@@ -148,7 +148,12 @@ fn push_lines(line: &mut String, text: &str) {
     line.push_str("<\n");
     for part in text.strip_suffix('\n').unwrap_or(text).split('\n') {
         line.push('\t');
-        line.push_str(part);
+        // Whatever else it holds must not steer a terminal.
+        line.extend(part.chars().flat_map(|c| match c {
+            '\t' => vec![c],
+            c if c.is_control() => c.escape_default().collect(),
+            c => vec![c],
+        }));
         line.push('\n');
     }
     line.push_str(" >");
@@ -212,6 +217,22 @@ mod tests {
                 "W1115 08:53:58.031893    3020 main.rs:12] \"msg\" err=<\n\tone\n\ttwo\n > next=1\n"
             );
         }
+    }
+
+    #[test]
+    fn no_value_steers_a_terminal() {
+        let record = Record {
+            fields: vec![
+                ("one", Value::Text("\u{1b}[2J".to_owned())),
+                ("two", Value::Text("a\n\u{1b}[2J\tb".to_owned())),
+            ],
+            ..record()
+        };
+        let line = record.format(Format::Text);
+        assert!(
+            !line.contains('\u{1b}') && line.contains("\n\t\\u{1b}[2J\tb\n"),
+            "{line}"
+        );
     }
 
     #[test]

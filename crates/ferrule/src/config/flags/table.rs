@@ -119,8 +119,8 @@ const fn seconds(seconds: i32) -> GoDuration {
 
 flags! {
     "config", config: String = String::new(), Always,
-        "Path of a file of kind KubeProxyConfiguration. It replaces every flag that is not said \
-         to count beside it.";
+        "Path of a file of kind KubeProxyConfiguration. It decides then: of the other flags only \
+         those for logging and for the way to run, --hostname-override and --master count.";
     "write-config-to", write_config_to: String = String::new(), Always,
         "Write the effective configuration to this file as YAML, and exit.";
     "cleanup", cleanup: bool = false, Always,

@@ -229,6 +229,23 @@ fn bad_yaml_is_fatal_and_says_where() {
 }
 
 #[test]
+fn a_file_nested_without_end_is_refused_and_crashes_nothing() {
+    for (open, syntax) in [("[", "yaml"), ("{\"a\":", "json")] {
+        let message = fault(&format!("{HEAD}x: {}", open.repeat(50_000)));
+        assert!(
+            message.starts_with("failed to decode: "),
+            "{syntax}: {message}"
+        );
+        assert!(decode(&open.repeat(50_000)).is_err());
+    }
+    let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c \
+                [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e \
+                [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: \
+                [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n";
+    assert!(decode(&format!("{HEAD}{bomb}")).is_err());
+}
+
+#[test]
 fn core_026_a_wrong_or_missing_kind_is_fatal() {
     let registered = |kind: &str, version: &str| {
         format!(
