@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod cli;
+mod config;
 mod desired;
 mod follow;
 mod health;
 mod http;
+mod logging;
 mod metrics;
 mod moment;
 mod pages;

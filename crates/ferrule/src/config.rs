@@ -1,0 +1,346 @@
+//! What the administrator wants: from flags and a file to one [`Config`].
+//!
+//! In: the command line and the text of the file it names. Out: [`options::Options`] with the
+//! effective, validated [`Config`], or the message that ends the program. Nothing is opened,
+//! logged or applied here; files come in through a function.
+//!
+//! ```text
+//! flags ──────────────┐
+//!                     ├─► options ─► gates ─► validate ─► Config ─► settings, encode, reload
+//! file ─► v1alpha1 ───┘
+//! ```
+
+#![expect(dead_code, reason = "wired into the program next")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
+use ferrule_core::model::{parse_cidr, parse_ip};
+use ipnet::IpNet;
+
+pub mod encode;
+pub mod flags;
+pub mod gates;
+pub mod go;
+pub mod options;
+pub mod reload;
+pub mod v1alpha1;
+pub mod validate;
+
+use gates::{Gate, Gates};
+use go::{GoDuration, split_host_port};
+use v1alpha1::{
+    ClientConnectionConfiguration, KubeProxyConfiguration, KubeProxyWinkernelConfiguration,
+    LoggingConfiguration,
+};
+
+/// The Kubernetes release this program stands in for.
+pub const KUBERNETES_VERSION: &str = "v1.36.4";
+
+/// The effective configuration.
+///
+/// Addresses and networks are texts as they were written, because they are written back so; the
+/// methods give their meaning once [`validate`] has nothing to say against them.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    clippy::struct_field_names,
+    reason = "settings are independent of each other and have the names people write"
+)]
+pub struct Config {
+    /// Feature gates as they were given; [`Gates`] has their meaning.
+    pub feature_gates: BTreeMap<String, bool>,
+    /// How to talk to the API server.
+    pub client_connection: ClientConnectionConfiguration,
+    /// How to log.
+    pub logging: LoggingConfiguration,
+    /// The name of the Node, where it is not the machine's.
+    pub hostname_override: String,
+    /// Overrides the node's address; nothing is bound to it.
+    pub bind_address: String,
+    /// Where `/healthz` answers; empty for nowhere.
+    pub healthz_bind_address: String,
+    /// Where `/metrics` answers.
+    pub metrics_bind_address: String,
+    /// Whether failing to bind one of these ends the program.
+    pub bind_address_hard_fail: bool,
+    /// Whether `/debug` answers.
+    pub enable_profiling: bool,
+    /// Metrics hidden since this version are shown.
+    pub show_hidden_metrics_for_version: String,
+    /// `iptables`, `ipvs` or `nftables`.
+    pub mode: String,
+    /// Sync at least this often.
+    pub sync_period: GoDuration,
+    /// Sync at most this often.
+    pub min_sync_period: GoDuration,
+    /// How often everything is listed again.
+    pub config_sync_period: GoDuration,
+    /// Masquerade all traffic to cluster IPs.
+    pub masquerade_all: bool,
+    /// Bit of the packet mark that asks for masquerading, in modes iptables and ipvs.
+    pub iptables_masquerade_bit: i32,
+    /// Whether NodePorts answer on localhost, in mode iptables.
+    pub iptables_localhost_node_ports: bool,
+    /// Bit of the packet mark that asks for masquerading, in mode nftables.
+    pub nftables_masquerade_bit: i32,
+    /// Settings of mode ipvs.
+    pub ipvs: Ipvs,
+    /// Settings of Windows, kept only to be written back.
+    pub winkernel: KubeProxyWinkernelConfiguration,
+    /// Windows only, kept only to be written back.
+    pub windows_run_as_service: bool,
+    /// How traffic from pods of this node is recognised.
+    pub detect_local_mode: String,
+    /// The bridge the pods are behind.
+    pub bridge_interface: String,
+    /// How the names of the pods' interfaces begin.
+    pub interface_name_prefix: String,
+    /// Networks of the pods.
+    pub cluster_cidrs: Vec<String>,
+    /// Where NodePorts answer: networks and keywords. `None` and empty mean everywhere.
+    pub node_port_addresses: Option<Vec<String>>,
+    /// How unlikely the kernel is to kill this process when memory runs out.
+    pub oom_score_adj: i32,
+    /// What to set about connection tracking.
+    pub conntrack: Conntrack,
+}
+
+/// Settings of mode ipvs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipvs {
+    /// How the kernel chooses; empty means `rr`.
+    pub scheduler: String,
+    /// Virtual servers in these networks are left alone.
+    pub exclude_cidrs: Option<Vec<String>>,
+    /// Answer ARP only where the address is.
+    pub strict_arp: bool,
+    /// Of idle TCP connections; zero leaves the kernel's value.
+    pub tcp_timeout: GoDuration,
+    /// Of TCP connections after a FIN; zero leaves the kernel's value.
+    pub tcp_fin_timeout: GoDuration,
+    /// Of UDP packets; zero leaves the kernel's value.
+    pub udp_timeout: GoDuration,
+}
+
+impl Ipvs {
+    /// Networks whose virtual servers are left alone.
+    pub fn excluded(&self) -> Vec<IpNet> {
+        let cidrs = self.exclude_cidrs.iter().flatten();
+        cidrs.filter_map(|text| parse_cidr(text)).collect()
+    }
+}
+
+/// What to set about connection tracking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Entries per CPU; zero leaves the limit alone.
+    pub max_per_core: i32,
+    /// Entries at least.
+    pub min: i32,
+    /// Of idle established TCP connections; zero leaves it alone.
+    pub tcp_established_timeout: GoDuration,
+    /// Of TCP connections in `CLOSE_WAIT`; zero leaves it alone.
+    pub tcp_close_wait_timeout: GoDuration,
+    /// Let packets outside the window pass.
+    pub tcp_be_liberal: bool,
+    /// Of UDP; zero leaves it alone.
+    pub udp_timeout: GoDuration,
+    /// Of UDP with answers; zero leaves it alone.
+    pub udp_stream_timeout: GoDuration,
+}
+
+/// The modes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Chains of iptables rules.
+    Iptables,
+    /// The kernel's virtual servers.
+    Ipvs,
+    /// Maps and sets of nftables.
+    Nftables,
+}
+
+impl Mode {
+    /// The word in the configuration and at `/proxyMode`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+impl Default for Config {
+    /// What a file without settings means, before [`Config::set_platform_defaults`].
+    fn default() -> Self {
+        let mut file = KubeProxyConfiguration::default();
+        file.set_defaults();
+        file.into()
+    }
+}
+
+impl Config {
+    /// Fills in what depends on the operating system. Says whether the mode was left to us.
+    pub fn set_platform_defaults(&mut self) -> bool {
+        let blank = self.mode.is_empty();
+        if blank {
+            Mode::Iptables.as_str().clone_into(&mut self.mode);
+        }
+        // Opening every address of the node is a habit nftables does not take over.
+        let anywhere = self.node_port_addresses.as_ref().is_none_or(Vec::is_empty);
+        if self.mode == Mode::Nftables.as_str() && anywhere {
+            self.node_port_addresses = Some(vec!["primary".to_owned()]);
+        }
+        if self.detect_local_mode.is_empty() {
+            "ClusterCIDR".clone_into(&mut self.detect_local_mode);
+        }
+        blank
+    }
+
+    /// The mode; words that mean none were refused by validation.
+    pub fn mode(&self) -> Mode {
+        match self.mode.as_str() {
+            "ipvs" => Mode::Ipvs,
+            "nftables" => Mode::Nftables,
+            _ => Mode::Iptables,
+        }
+    }
+
+    /// Where the health server listens; `None` when it is switched off.
+    pub fn healthz_address(&self) -> Option<SocketAddr> {
+        socket_address(&self.healthz_bind_address)
+    }
+
+    /// Where the metrics server listens.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        socket_address(&self.metrics_bind_address)
+    }
+
+    /// The bit of the packet mark that asks for masquerading in the chosen mode.
+    pub fn masquerade_bit(&self) -> i32 {
+        match self.mode() {
+            Mode::Nftables => self.nftables_masquerade_bit,
+            Mode::Iptables | Mode::Ipvs => self.iptables_masquerade_bit,
+        }
+    }
+
+    /// The address that overrides the node's own; `None` while it is unspecified.
+    pub fn bind_ip(&self) -> Option<IpAddr> {
+        parse_ip(&self.bind_address).filter(|ip| !ip.is_unspecified())
+    }
+
+    /// How traffic from pods of this node is recognised.
+    pub fn detect_local(&self) -> DetectLocal {
+        match self.detect_local_mode.as_str() {
+            "NodeCIDR" => DetectLocal::NodeCidr,
+            "BridgeInterface" => {
+                DetectLocal::BridgeInterface(self.bridge_interface.as_str().into())
+            }
+            "InterfaceNamePrefix" => {
+                DetectLocal::InterfaceNamePrefix(self.interface_name_prefix.as_str().into())
+            }
+            _ => DetectLocal::ClusterCidr(
+                self.cluster_cidrs
+                    .iter()
+                    .filter_map(|text| parse_cidr(text))
+                    .collect(),
+            ),
+        }
+    }
+
+    /// The part of the configuration that decides what Services mean.
+    pub fn settings(&self, gates: &Gates) -> Settings {
+        let entries = self.node_port_addresses.as_deref().unwrap_or_default();
+        Settings {
+            masquerade_all: self.masquerade_all,
+            allow_external_ips: gates.is_on(Gate::AllowServiceExternalIPs),
+            detect_local: self.detect_local(),
+            node_port_addresses: NodePortAddresses::parse(entries).unwrap_or_default(),
+            bind_address: self.bind_ip(),
+        }
+    }
+}
+
+fn socket_address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = split_host_port(text).ok()?;
+    Some(SocketAddr::new(parse_ip(host)?, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        config.set_platform_defaults();
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn defaults_are_open_to_all_node_addresses_and_know_no_pods() {
+        let settings = config(|_| ()).settings(&Gates::default());
+        assert_eq!(settings, Settings::default());
+    }
+
+    #[test]
+    fn settings_carry_what_decides_meaning() {
+        let (gates, _) =
+            Gates::apply(&[("AllowServiceExternalIPs".to_owned(), false)].into()).unwrap();
+        let settings = config(|config| {
+            config.masquerade_all = true;
+            config.bind_address = "010.0.0.1".to_owned();
+            config.cluster_cidrs = vec!["10.0.0.1/8".to_owned(), "fd00::/48".to_owned()];
+            config.node_port_addresses = Some(vec!["primary".to_owned(), "localhost".to_owned()]);
+        })
+        .settings(&gates);
+        assert!(settings.masquerade_all && !settings.allow_external_ips);
+        assert_eq!(settings.bind_address.unwrap().to_string(), "10.0.0.1");
+        let DetectLocal::ClusterCidr(nets) = settings.detect_local else {
+            panic!("not by network");
+        };
+        assert_eq!(nets[0].to_string(), "10.0.0.0/8");
+        assert_eq!(
+            settings.node_port_addresses,
+            NodePortAddresses::parse(&["primary", "localhost"]).unwrap()
+        );
+    }
+
+    #[test]
+    fn pods_are_recognised_in_the_configured_way() {
+        let by = |mode: &str| {
+            config(|config| {
+                config.detect_local_mode = mode.to_owned();
+                config.bridge_interface = "cbr0".to_owned();
+                config.interface_name_prefix = "veth".to_owned();
+            })
+            .detect_local()
+        };
+        assert_eq!(by("NodeCIDR"), DetectLocal::NodeCidr);
+        assert_eq!(
+            by("BridgeInterface"),
+            DetectLocal::BridgeInterface("cbr0".into())
+        );
+        assert_eq!(
+            by("InterfaceNamePrefix"),
+            DetectLocal::InterfaceNamePrefix("veth".into())
+        );
+    }
+
+    #[test]
+    fn addresses_have_a_meaning_once_validated() {
+        let config = config(|config| {
+            config.healthz_bind_address = String::new();
+            config.metrics_bind_address = "[::1]:10249".to_owned();
+            config.nftables_masquerade_bit = 7;
+            config.mode = "nftables".to_owned();
+        });
+        assert_eq!(config.healthz_address(), None);
+        assert_eq!(config.metrics_address(), "[::1]:10249".parse().ok());
+        assert_eq!(config.masquerade_bit(), 7);
+        assert_eq!(config.mode().as_str(), "nftables");
+    }
+}

@@ -1,0 +1,270 @@
+//! Every flag: name, type, default, whether it counts beside `--config`, and what it means.
+//!
+//! Names and defaults are kube-proxy's. docs/configuration.md tells the same to people; a test
+//! compares the two.
+
+use super::value::{
+    GateValues, Ip, IpPort, Level, LocalMode, ProxyMode, Setting, Strings, VModule, Value,
+    VersionFlag,
+};
+use crate::config::go::{GoDuration, Quantity};
+
+/// One declared flag.
+pub struct Spec {
+    /// The name, with hyphens.
+    pub name: &'static str,
+    /// The letter after one hyphen.
+    pub short: Option<char>,
+    /// Whether it counts when a file is given.
+    pub scope: Scope,
+    /// Whether kube-proxy does not have it.
+    pub own: bool,
+    /// Set for flags that help does not show: what to tell those who use them.
+    pub deprecated: Option<&'static str>,
+    /// What it means.
+    pub help: &'static str,
+    get: fn(&Flags) -> &dyn Value,
+    get_mut: fn(&mut Flags) -> &mut dyn Value,
+}
+
+impl Spec {
+    /// The flag's value.
+    pub fn value<'a>(&self, flags: &'a Flags) -> &'a dyn Value {
+        (self.get)(flags)
+    }
+
+    /// The flag's value, to be changed.
+    pub fn value_mut<'a>(&self, flags: &'a mut Flags) -> &'a mut dyn Value {
+        (self.get_mut)(flags)
+    }
+}
+
+/// Whether a flag counts when a file is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// It counts always.
+    Always,
+    /// The file replaces it, whether it names the setting or not.
+    WithoutFile,
+}
+
+macro_rules! flags {
+    ($($name:literal, $field:ident: $kind:ty = $default:expr, $scope:ident, $help:expr;)*) => {
+        /// The command line: every flag with its value.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Flags {
+            $(#[doc = $help] pub $field: Setting<$kind>,)*
+            /// Lines for stderr about deprecated flags that were given.
+            pub notices: Vec<String>,
+        }
+
+        impl Default for Flags {
+            fn default() -> Self {
+                Self {
+                    $($field: Setting::new($default),)*
+                    notices: Vec::new(),
+                }
+            }
+        }
+
+        /// Every flag there is.
+        pub const TABLE: &[Spec] = &[
+            $(Spec {
+                name: $name,
+                short: short($name),
+                scope: Scope::$scope,
+                own: is_own($name),
+                deprecated: deprecated($name),
+                help: $help,
+                get: |flags| &flags.$field,
+                get_mut: |flags| &mut flags.$field,
+            },)*
+        ];
+    };
+}
+
+const fn short(name: &str) -> Option<char> {
+    match name.as_bytes() {
+        b"v" => Some('v'),
+        b"help" => Some('h'),
+        _ => None,
+    }
+}
+
+const fn is_own(name: &str) -> bool {
+    matches!(name.as_bytes(), b"manifests" | b"dry-run")
+}
+
+const fn deprecated(name: &str) -> Option<&'static str> {
+    match name.as_bytes() {
+        b"healthz-port" => Some(
+            "This flag is deprecated and will be removed in a future release. Please use \
+             --healthz-bind-address instead.",
+        ),
+        b"metrics-port" => Some(
+            "This flag is deprecated and will be removed in a future release. Please use \
+             --metrics-bind-address instead.",
+        ),
+        _ => None,
+    }
+}
+
+fn words(text: &str) -> String {
+    text.to_owned()
+}
+
+const fn seconds(seconds: i32) -> GoDuration {
+    GoDuration::from_secs(seconds)
+}
+
+flags! {
+    "config", config: String = String::new(), Always,
+        "Path of a file of kind KubeProxyConfiguration. It decides then: of the other flags only \
+         those for logging and for the way to run, --hostname-override and --master count.";
+    "write-config-to", write_config_to: String = String::new(), Always,
+        "Write the effective configuration to this file as YAML, and exit.";
+    "cleanup", cleanup: bool = false, Always,
+        "Remove the rules of every mode from the kernel, and exit. Needs no API server.";
+    "init-only", init_only: bool = false, Always,
+        "Make the changes that need full root rights, and exit. Afterwards the program runs with \
+         the capability CAP_NET_ADMIN alone.";
+    "version", version: VersionFlag = VersionFlag::Off, Always,
+        "Print the version and exit; =raw prints all of it; =vX.Y.Z-suffix sets the version that \
+         is reported.";
+    "help", help: bool = false, Always,
+        "Print this text and exit.";
+    "hostname-override", hostname_override: String = String::new(), Always,
+        "Name of this node's Node object, where it is not the machine's host name. Beats the \
+         file.";
+    "master", master: String = String::new(), Always,
+        "Address of the API server. Beats the kubeconfig.";
+    "kubeconfig", kubeconfig: String = String::new(), WithoutFile,
+        "Path of a kubeconfig with the API server and the credentials for it. Without one, and \
+         without --master, the Pod's own service account is used.";
+    "kube-api-content-type", kube_api_content_type: String =
+        words("application/vnd.kubernetes.protobuf"), WithoutFile,
+        "Content type of requests to the API server.";
+    "kube-api-qps", kube_api_qps: f32 = 5.0, WithoutFile,
+        "Requests per second to the API server, on average. A negative number sets no limit.";
+    "kube-api-burst", kube_api_burst: i32 = 10, WithoutFile,
+        "Requests to the API server that may be made at once.";
+    "feature-gates", feature_gates: GateValues = GateValues::default(), WithoutFile,
+        "Features to switch on or off, as Name=true,Name=false. Gates that are not finished:";
+    "bind-address", bind_address: Ip = Ip(words("0.0.0.0")), WithoutFile,
+        "The node's address, where it is not the one the Node object tells; the unspecified \
+         address means that one. Its family becomes the primary one. Nothing is bound to it.";
+    "healthz-bind-address", healthz_bind_address: IpPort = IpPort(words("0.0.0.0:10256")),
+        WithoutFile,
+        "Where the health server listens. Without a port, 10256 is meant.";
+    "metrics-bind-address", metrics_bind_address: IpPort = IpPort(words("127.0.0.1:10249")),
+        WithoutFile,
+        "Where the metrics server listens. Without a port, 10249 is meant.";
+    "healthz-port", healthz_port: i32 = 10256, WithoutFile,
+        "Port for a health address without one; 0 switches the health server off.";
+    "metrics-port", metrics_port: i32 = 10249, WithoutFile,
+        "Port for a metrics address without one.";
+    "bind-address-hard-fail", bind_address_hard_fail: bool = false, WithoutFile,
+        "Exit when the health or metrics server cannot listen, instead of trying again.";
+    "profiling", profiling: bool = false, WithoutFile,
+        "Answer below /debug on the metrics server.";
+    "show-hidden-metrics-for-version", show_hidden_metrics_for_version: String = String::new(),
+        WithoutFile,
+        "Show metrics that have been hidden since this version. Only the previous minor version \
+         can be named.";
+    "proxy-mode", proxy_mode: ProxyMode = ProxyMode::default(), WithoutFile,
+        "How the kernel is programmed: iptables, ipvs or nftables. Blank means iptables.";
+    "iptables-masquerade-bit", iptables_masquerade_bit: i32 = 14, WithoutFile,
+        "Bit of the packet mark, 0 to 31, that asks for masquerading in modes iptables and ipvs.";
+    "masquerade-all", masquerade_all: bool = false, WithoutFile,
+        "Masquerade all traffic to cluster IPs, in every mode.";
+    "iptables-localhost-nodeports", iptables_localhost_nodeports: bool = true, WithoutFile,
+        "Let NodePorts answer on 127.0.0.0/8, in mode iptables.";
+    "iptables-sync-period", iptables_sync_period: GoDuration = seconds(30), WithoutFile,
+        "Sync at least this often, in modes iptables and nftables.";
+    "iptables-min-sync-period", iptables_min_sync_period: GoDuration = seconds(1), WithoutFile,
+        "Sync at most this often, in modes iptables and nftables; 0 syncs on every change.";
+    "ipvs-sync-period", ipvs_sync_period: GoDuration = seconds(30), WithoutFile,
+        "Sync at least this often, in mode ipvs.";
+    "ipvs-min-sync-period", ipvs_min_sync_period: GoDuration = seconds(1), WithoutFile,
+        "Sync at most this often, in mode ipvs; 0 syncs on every change.";
+    "ipvs-scheduler", ipvs_scheduler: String = String::new(), WithoutFile,
+        "How the kernel chooses an endpoint in mode ipvs. Blank means rr.";
+    "ipvs-exclude-cidrs", ipvs_exclude_cidrs: Strings = Strings(None), WithoutFile,
+        "Networks whose virtual servers are left alone when mode ipvs tidies up.";
+    "ipvs-strict-arp", ipvs_strict_arp: bool = false, WithoutFile,
+        "Answer ARP for an address only on the interface that has it, in mode ipvs.";
+    "ipvs-tcp-timeout", ipvs_tcp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
+        "How long an idle TCP connection is remembered in mode ipvs; 0 leaves the kernel's value.";
+    "ipvs-tcpfin-timeout", ipvs_tcpfin_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
+        "How long a TCP connection is remembered after a FIN in mode ipvs; 0 leaves the kernel's \
+         value.";
+    "ipvs-udp-timeout", ipvs_udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
+        "How long a UDP flow is remembered in mode ipvs; 0 leaves the kernel's value.";
+    "detect-local-mode", detect_local_mode: LocalMode = LocalMode::default(), WithoutFile,
+        "How traffic from pods of this node is recognised: ClusterCIDR, NodeCIDR, BridgeInterface \
+         or InterfaceNamePrefix. Blank means ClusterCIDR.";
+    "pod-bridge-interface", pod_bridge_interface: String = String::new(), WithoutFile,
+        "The bridge the pods are behind, for --detect-local-mode=BridgeInterface.";
+    "pod-interface-name-prefix", pod_interface_name_prefix: String = String::new(), WithoutFile,
+        "How the names of the pods' interfaces begin, for \
+         --detect-local-mode=InterfaceNamePrefix.";
+    "cluster-cidr", cluster_cidr: String = String::new(), WithoutFile,
+        "Network of the pods, or one of each family separated by a comma, for \
+         --detect-local-mode=ClusterCIDR. Traffic from elsewhere to cluster IPs is masqueraded.";
+    "nodeport-addresses", nodeport_addresses: Strings = Strings(None), WithoutFile,
+        "Node addresses that serve NodePorts: networks, or the keywords primary (the Node's own \
+         addresses), localhost and all. Nothing means all, and primary in mode nftables.";
+    "oom-score-adj", oom_score_adj: i32 = -999, WithoutFile,
+        "How likely the kernel is to kill this process when memory runs out, from -1000 (never) \
+         to 1000.";
+    "conntrack-max-per-core", conntrack_max_per_core: i32 = 32768, WithoutFile,
+        "Tracked connections per CPU; 0 leaves the kernel's limit alone and --conntrack-min \
+         unheard.";
+    "conntrack-min", conntrack_min: i32 = 131_072, WithoutFile,
+        "Tracked connections at least, however few CPUs there are.";
+    "conntrack-tcp-timeout-established", conntrack_tcp_timeout_established: GoDuration =
+        seconds(24 * 3600), WithoutFile,
+        "How long an idle TCP connection is tracked; 0 leaves the kernel's value.";
+    "conntrack-tcp-timeout-close-wait", conntrack_tcp_timeout_close_wait: GoDuration =
+        seconds(3600), WithoutFile,
+        "How long a TCP connection the peer has closed is tracked; 0 leaves the kernel's value.";
+    "conntrack-tcp-be-liberal", conntrack_tcp_be_liberal: bool = false, WithoutFile,
+        "Let TCP packets outside the window pass instead of calling them invalid.";
+    "conntrack-udp-timeout", conntrack_udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
+        "How long a UDP flow without an answer is tracked; 0 leaves the kernel's value.";
+    "conntrack-udp-timeout-stream", conntrack_udp_timeout_stream: GoDuration = GoDuration::ZERO,
+        WithoutFile,
+        "How long a UDP flow with answers is tracked; 0 leaves the kernel's value.";
+    "config-sync-period", config_sync_period: GoDuration = seconds(15 * 60), WithoutFile,
+        "How often the API server's objects are gone through again although nothing changed.";
+    "v", v: Level = Level(0), Always,
+        "How much is logged: 0 for what matters, 2 for what changes, 4 and more to find faults.";
+    "vmodule", vmodule: VModule = VModule::default(), Always,
+        "More logging in some source files: base names or globs, each with its level. Only for \
+         text.";
+    "logging-format", logging_format: String = words("text"), Always,
+        "How log lines are written: text or json.";
+    "log-flush-frequency", log_flush_frequency: GoDuration = seconds(5), Always,
+        "How long log lines may wait in a buffer.";
+    "log-text-split-stream", log_text_split_stream: bool = false, Always,
+        "[Alpha] In text, write information to stdout and only warnings and errors to stderr. \
+         Needs the feature gate LoggingAlphaOptions.";
+    "log-text-info-buffer-size", log_text_info_buffer_size: Quantity = Quantity::default(), Always,
+        "[Alpha] In text with split streams, keep up to this much information in memory before \
+         writing it, such as 512, 1k, 2Ki or 1Mi. Needs the feature gate LoggingAlphaOptions.";
+    "log-json-split-stream", log_json_split_stream: bool = false, Always,
+        "[Alpha] In JSON, write information to stdout and only errors to stderr. Needs the \
+         feature gate LoggingAlphaOptions.";
+    "log-json-info-buffer-size", log_json_info_buffer_size: Quantity = Quantity::default(), Always,
+        "[Alpha] In JSON with split streams, keep up to this much information in memory before \
+         writing it, such as 512, 1k, 2Ki or 1Mi. Needs the feature gate LoggingAlphaOptions.";
+    "machine-id-file", machine_id_file: String =
+        words("/etc/machine-id,/var/lib/dbus/machine-id"), Always,
+        "Accepted for compatibility; has no effect.";
+    "boot-id-file", boot_id_file: String = words("/proc/sys/kernel/random/boot_id"), Always,
+        "Accepted for compatibility; has no effect.";
+    "manifests", manifests: String = String::new(), Always,
+        "Take the cluster from this file or folder of YAML or JSON instead of from an API server.";
+    "dry-run", dry_run: bool = false, Always,
+        "Decide everything and write nothing to the kernel.";
+}
