@@ -91,9 +91,10 @@ impl Pod {
         if self.host.is_empty() || self.port.is_empty() {
             return Err(AccessError::NotInCluster);
         }
-        let host = match self.host.contains(':') {
-            true => format!("[{}]", self.host),
-            false => self.host.clone(),
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
         };
         let file = |name| self.account.join(name).to_str().map(str::to_owned);
         let cluster = Cluster {

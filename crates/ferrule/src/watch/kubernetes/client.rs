@@ -31,10 +31,10 @@ const CONNECT: Duration = Duration::from_secs(10);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
-const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
 /// Files are read again at most so often; behind one may be a plugin that takes its time.
-const RENEW_EVERY: Duration = Duration::from_secs(60);
+const RENEW_EVERY: Duration = Duration::from_mins(1);
 
 /// Of a refusal, so much is read.
 const MOST_REFUSAL: usize = 64 << 10;

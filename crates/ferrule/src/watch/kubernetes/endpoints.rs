@@ -46,7 +46,8 @@ struct Address {
 struct Port {
     name: Option<String>,
     protocol: Option<String>,
-    port: Option<i64>,
+    #[serde(rename = "port")]
+    number: Option<i64>,
 }
 
 /// Remembers which objects became more than one slice, so that none of them is left behind.
@@ -176,7 +177,7 @@ fn port(port: &Port) -> api::SlicePort {
         // The only port may go without a name here; a slice then has the empty one.
         name: Some(port.name.clone().unwrap_or_default()),
         protocol: port.protocol.clone(),
-        port: port.port,
+        port: port.number,
     }
 }
 

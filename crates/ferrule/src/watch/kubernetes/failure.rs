@@ -257,7 +257,7 @@ fn unreachable_advice(error: &kube::Error, host: &str) -> Option<String> {
                  in the kubeconfig or --master is right"
             ));
         }
-        _ = write!(text, "{error}\n");
+        _ = writeln!(text, "{error}");
         next = error.source();
     }
     // TLS errors are types of a library we do not name; their words are stable.

@@ -71,6 +71,13 @@ impl Lines {
     }
 }
 
+/// Whether a backslash keeps the next character of a string from meaning anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escape {
+    Off,
+    On,
+}
+
 /// Pieces of a list in, the text of each object in `items` out.
 ///
 /// Only strings and brackets are understood; whether the rest is right is seen when the objects
@@ -78,10 +85,9 @@ impl Lines {
 #[derive(Debug, Default)]
 pub struct Items {
     depth: usize,
-    in_string: bool,
-    escaped: bool,
+    string: Option<Escape>,
     /// Within the array we look for.
-    in_items: bool,
+    inside: bool,
     /// The last string directly in the list, and whether it names what follows.
     word: Vec<u8>,
     is_key: bool,
@@ -101,25 +107,25 @@ impl Items {
         // Where the bytes begin that are not put away yet.
         let mut from = 0;
         for (at, &byte) in piece.iter().enumerate() {
-            if self.in_string {
-                self.continue_string(byte);
+            if let Some(escape) = self.string {
+                self.continue_string(escape, byte);
                 continue;
             }
             match byte {
                 b'"' => {
-                    self.in_string = true;
+                    self.string = Some(Escape::Off);
                     self.word.clear();
                 }
                 b':' if self.depth == 1 => self.is_key = true,
                 b',' if self.depth == 1 => self.is_key = false,
                 b'{' | b'[' => {
-                    if self.in_items && self.depth == 2 {
+                    if self.inside && self.depth == 2 {
                         // Between objects there are only commas.
                         from = at;
                     }
                     self.depth += 1;
                     if byte == b'[' && self.depth == 2 && self.is_key && self.word == b"items" {
-                        self.in_items = true;
+                        self.inside = true;
                         self.rest.extend_from_slice(&piece[from..=at]);
                     }
                 }
@@ -128,19 +134,19 @@ impl Items {
                         return Err(garbled("brackets do not match"));
                     };
                     self.depth = depth;
-                    if self.in_items && depth == 2 {
+                    if self.inside && depth == 2 {
                         self.item.extend_from_slice(&piece[from..=at]);
                         each(&self.item)?;
                         self.item.clear();
-                    } else if self.in_items && depth == 1 {
-                        self.in_items = false;
+                    } else if self.inside && depth == 1 {
+                        self.inside = false;
                         from = at;
                     }
                 }
                 _ => {}
             }
         }
-        if !self.in_items {
+        if !self.inside {
             self.rest.extend_from_slice(&piece[from..]);
         } else if self.depth > 2 {
             self.item.extend_from_slice(&piece[from..]);
@@ -151,21 +157,20 @@ impl Items {
         Ok(())
     }
 
-    fn continue_string(&mut self, byte: u8) {
-        if self.escaped {
-            self.escaped = false;
-        } else if byte == b'\\' {
-            self.escaped = true;
-        } else if byte == b'"' {
-            self.in_string = false;
-        } else if self.depth == 1 {
+    fn continue_string(&mut self, escape: Escape, byte: u8) {
+        self.string = match (escape, byte) {
+            (Escape::Off, b'"') => None,
+            (Escape::Off, b'\\') => Some(Escape::On),
+            _ => Some(Escape::Off),
+        };
+        if self.depth == 1 && self.string.is_some() {
             self.word.push(byte);
         }
     }
 
     /// What is around the objects, once the list is complete.
     pub fn finish(self) -> Result<Vec<u8>, Failure> {
-        if self.depth == 0 && !self.in_string && !self.rest.is_empty() {
+        if self.depth == 0 && self.string.is_none() && !self.rest.is_empty() {
             Ok(self.rest)
         } else {
             Err(Failure::Incomplete)
@@ -269,9 +274,8 @@ mod tests {
         let fed = (0..40).try_for_each(|_| lines.feed(&piece));
         assert!(matches!(fed, Err(Failure::Garbled { .. })));
         let mut items = Items::default();
-        let mut feed = |piece: &[u8]| items.feed(piece, |_| Ok(()));
-        feed(br#"{"items":[{""#).unwrap();
-        let fed = (0..40).try_for_each(|_| feed(&piece));
+        items.feed(br#"{"items":[{""#, |_| Ok(())).unwrap();
+        let fed = (0..40).try_for_each(|_| items.feed(&piece, |_| Ok(())));
         assert!(matches!(fed, Err(Failure::Garbled { .. })));
     }
 }

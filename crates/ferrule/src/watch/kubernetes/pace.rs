@@ -45,9 +45,9 @@ impl Default for Timings {
             short: Duration::from_secs(1),
             first_delay: Duration::from_millis(800),
             longest_delay: Duration::from_secs(30),
-            forget: Duration::from_secs(120),
-            rarely: Duration::from_secs(300),
-            complain: Duration::from_secs(300),
+            forget: Duration::from_mins(2),
+            rarely: Duration::from_mins(5),
+            complain: Duration::from_mins(5),
         }
     }
 }
@@ -94,6 +94,8 @@ impl Backoff {
 #[derive(Debug, Default)]
 pub struct Complaints {
     last: Option<(String, Instant)>,
+    /// The last one is not withdrawn yet.
+    open: bool,
 }
 
 impl Complaints {
@@ -104,8 +106,16 @@ impl Complaints {
         });
         if due {
             self.last = Some((text.to_owned(), now));
+            self.open = true;
         }
         due
+    }
+
+    /// All is well for now. Says whether anything had been complained about.
+    ///
+    /// What follows soon after is still the old matter.
+    pub fn withdraw(&mut self) -> bool {
+        std::mem::take(&mut self.open)
     }
 
     /// The matter is settled; its return will be news.
@@ -208,6 +218,9 @@ mod tests {
         assert!(complaints.is_due("forbidden", after(101), &timings));
         assert!(!complaints.is_due("forbidden", after(400), &timings));
         assert!(complaints.is_due("forbidden", after(401), &timings));
+        assert!(complaints.withdraw());
+        assert!(!complaints.withdraw());
+        assert!(!complaints.is_due("forbidden", after(402), &timings));
         complaints.forget();
         assert!(complaints.is_due("forbidden", after(402), &timings));
     }

@@ -152,7 +152,8 @@ struct Event<'a> {
     kind: &'static str,
     api_version: &'static str,
     metadata: Metadata<'a>,
-    event_time: String,
+    #[serde(rename = "eventTime")]
+    time: String,
     reporting_controller: &'static str,
     reporting_instance: &'a str,
     action: &'a str,
@@ -199,7 +200,7 @@ fn encode(report: &Report, instance: &str, now: Timestamp) -> (String, Vec<u8>) 
             name: format!("{name}.{:x}", now.as_nanosecond()),
             namespace: home,
         },
-        event_time: DateTimePrinter::new()
+        time: DateTimePrinter::new()
             .precision(Some(6))
             .timestamp_to_string(&now),
         reporting_controller: CONTROLLER,

@@ -28,7 +28,7 @@ use super::resource::{ENDPOINTS, Part, Resource, Version};
 const BATCH: usize = 256;
 
 /// A server that asks for more patience than this is not taken at its word.
-const MOST_PATIENCE: Duration = Duration::from_secs(60);
+const MOST_PATIENCE: Duration = Duration::from_mins(1);
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,6 @@ pub struct Reflector<M> {
     intake: Intake,
     backoff: Backoff,
     complaints: Complaints,
-    /// A complaint was made that is not withdrawn yet.
-    complained: bool,
     /// It was told that the server does not have the collection.
     told_missing: bool,
     random: Random,
@@ -77,7 +75,6 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
             complaints: Complaints::default(),
-            complained: false,
             told_missing: false,
             random: Random::new(),
             settings,
@@ -269,7 +266,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     /// Says that what was complained about is over.
     fn praise(&mut self) {
-        if std::mem::take(&mut self.complained) {
+        if self.complaints.withdraw() {
             tracing::info!(
                 resource = self.resource.name,
                 "The API server answers again"
@@ -336,7 +333,6 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
         let error = failure.whole();
         if self.complaints.is_due(&error, now, timings) {
-            self.complained = true;
             tracing::warn!(
                 resource = self.resource.name,
                 error,

@@ -441,9 +441,10 @@ impl State {
     fn watch(&mut self, path: &str, version: u64) -> Answer {
         if version < self.oldest {
             let message = format!("too old resource version: {version} ({})", self.oldest);
-            return match self.expired_as_answer {
-                true => status(410, "Expired", &message),
-                false => error_event(410, "Expired", &message),
+            return if self.expired_as_answer {
+                status(410, "Expired", &message)
+            } else {
+                error_event(410, "Expired", &message)
             };
         }
         let (sender, answer) = streaming();
@@ -550,7 +551,7 @@ async fn half(answer: Answer) -> Answer {
         // A watch with nothing to tell; begin with something that looks like an event.
         _ => line("ADDED", &json!({"metadata": {"name": "half"}})),
     };
-    let first = first.slice(..first.len() / 2 + 1);
+    let first = first.slice(..=first.len() / 2);
     let lines = [
         Ok(Frame::data(first)),
         Err(io::Error::other("broken on purpose")),

@@ -1,6 +1,6 @@
 //! How a watch ends and goes on.
 
-use std::thread;
+use std::{fs, thread};
 
 use super::server::{Ask, Fault, SERVICES, Server};
 use super::*;
@@ -186,13 +186,16 @@ fn dropping_either_end_ends_it_all() {
         end.await.expect("the channel closes");
 
         let (sink, batches) = mpsc::channel::<Vec<Event>>(1);
-        let mut watch = watch(&api(&server), settings(), &sink);
+        let _watch = watch(&api(&server), settings(), &sink);
         server.until_watched(SERVICES).await;
         drop(batches);
-        let all = timeout(LONG, async {
-            while watch._tasks.join_next().await.is_some() {}
+        // Only our own sender is left when all tasks have ended.
+        let end = timeout(LONG, async {
+            while sink.strong_count() > 1 {
+                tokio::task::yield_now().await;
+            }
         });
-        all.await.expect("all tasks end");
+        end.await.expect("all tasks end");
     });
 }
 
@@ -219,5 +222,32 @@ fn requests_and_restarts_are_counted() {
         assert!(counts.get("GET 200") >= 5);
         assert_eq!(counts.get("listing services"), 1);
         assert_eq!(counts.get("watch of services ended true"), 1);
+    });
+}
+
+/// Whether the kernel probes the other side of an idle connection to this port.
+fn is_kept_alive(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+    let mut rows = table.lines().map(|row| row.split_whitespace().collect());
+    rows.any(|columns: Vec<&str>| {
+        // Remote address, state and timer; 01 is established and 02 waits to probe.
+        let [remote, state, timer] = [2, 3, 5].map(|at| columns.get(at).copied().unwrap_or(""));
+        remote.ends_with(&format!(":{port:04X}")) && state == "01" && timer.starts_with("02:")
+    })
+}
+
+#[test]
+fn a_dead_connection_would_be_noticed_by_probes() {
+    run(async {
+        let server = Server::start().await;
+        let mut consumer = Consumer::of(&server);
+        consumer.until_same(&server).await;
+        // Until what was sent is acknowledged, another timer runs.
+        let probed = timeout(LONG, async {
+            while !is_kept_alive(server.address.port()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        probed.await.expect("the connection is probed");
     });
 }
