@@ -153,7 +153,7 @@ impl Api {
             let token = link.token.as_mut().and_then(TokenFile::header);
             (link.client.clone(), token)
         });
-        let unsendable = |error| Failure::Unreachable(kube::Error::HttpError(error));
+        let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
         let request = request(&method, path, token, body).map_err(unsendable)?;
         let began = Instant::now();
         let answer = timeout(patience, client.send(request)).await;
@@ -164,7 +164,7 @@ impl Api {
         self.observer().answered(&method, code, began.elapsed());
         let response = answer
             .map_err(|_| Failure::NoAnswer(patience))?
-            .map_err(Failure::Unreachable)?;
+            .map_err(Failure::unreachable)?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -17,13 +17,13 @@ use super::resource::Resource;
 pub enum Failure {
     /// Nobody answered: no connection, no TLS, no valid credentials of ours to send.
     #[error("cannot reach the API server")]
-    Unreachable(#[source] kube::Error),
+    Unreachable(#[source] Cause),
     /// The request was sent and nothing came back.
     #[error("the API server did not answer within {0:?}")]
     NoAnswer(Duration),
     /// An answer began and broke off.
     #[error("the connection to the API server broke")]
-    Broken(#[source] kube::Error),
+    Broken(#[source] Cause),
     /// Nothing was heard for longer than the server may be silent.
     #[error("nothing was heard for {0:?}; the connection is taken for dead")]
     Silent(Duration),
@@ -49,6 +49,9 @@ pub enum Failure {
     },
 }
 
+/// Whatever lies below.
+type Cause = Box<dyn Error + Send + Sync>;
+
 /// A `Status` object, as far as it matters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -62,13 +65,13 @@ pub struct Refusal {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Details {
-    causes: Vec<Cause>,
+    causes: Vec<Detail>,
     retry_after_seconds: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Cause {
+struct Detail {
     reason: String,
 }
 
@@ -128,6 +131,16 @@ fn describe(refusal: &Refusal) -> String {
 }
 
 impl Failure {
+    /// Nobody answered.
+    pub fn unreachable(error: kube::Error) -> Self {
+        Self::Unreachable(without_wrapper(error))
+    }
+
+    /// An answer broke off.
+    pub fn broken(error: kube::Error) -> Self {
+        Self::Broken(without_wrapper(error))
+    }
+
     fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal),
@@ -214,7 +227,7 @@ impl Failure {
     /// What the operator should look at or change.
     pub fn advice(&self, resource: &Resource, host: &str) -> Option<String> {
         let advice = match self {
-            Self::Unreachable(error) => return unreachable_advice(error, host),
+            Self::Unreachable(cause) => return unreachable_advice(&**cause, host),
             Self::NoAnswer(_) | Self::Silent(_) => format!(
                 "check the load on the API server and whether firewalls on the way to {host} \
                  drop idle connections"
@@ -244,18 +257,36 @@ impl Failure {
     }
 }
 
+/// The library's own error says nothing that its cause does not.
+fn without_wrapper(error: kube::Error) -> Cause {
+    match error {
+        kube::Error::Service(cause) => cause,
+        other => Box::new(other),
+    }
+}
+
 /// What the depth of a connection error says about its remedy.
-fn unreachable_advice(error: &kube::Error, host: &str) -> Option<String> {
+fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<String> {
     let mut text = String::new();
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>()
-            && error.kind() == io::ErrorKind::ConnectionRefused
-        {
-            return Some(format!(
-                "nothing listens on {host}: check that the API server runs and that the address \
-                 in the kubeconfig or --master is right"
-            ));
+        match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionRefused) => {
+                return Some(format!(
+                    "nothing listens on {host}: check that the API server runs and that the \
+                     address in the kubeconfig or --master is right"
+                ));
+            }
+            Some(
+                io::ErrorKind::TimedOut
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable,
+            ) => {
+                return Some(format!(
+                    "check the routes and firewalls from here to {host}"
+                ));
+            }
+            _ => {}
         }
         _ = writeln!(text, "{error}");
         next = error.source();
@@ -265,6 +296,14 @@ fn unreachable_advice(error: &kube::Error, host: &str) -> Option<String> {
         (
             "CertificateExpired",
             "the API server says our client certificate has expired: renew it",
+        ),
+        (
+            "CertificateRequired",
+            "the API server wants a client certificate: name one in the kubeconfig",
+        ),
+        (
+            "received fatal alert",
+            "the API server does not accept our client certificate: check who signed it",
         ),
         (
             "invalid peer certificate: Expired",
@@ -395,18 +434,34 @@ mod tests {
     fn connection_errors_say_what_to_change() {
         let connect = |words: &str| {
             let error = io::Error::other(words.to_owned());
-            Failure::Unreachable(kube::Error::Service(Box::new(error)))
+            Failure::unreachable(kube::Error::Service(Box::new(error)))
         };
+        // Words as they were seen on real connections.
         for (words, advice) in [
-            ("invalid peer certificate: Expired", "clock"),
+            (
+                "invalid peer certificate: certificate expired: verification time 1794748380 \
+                 (UNIX), but certificate is not valid after 1609459200 (185289180 seconds ago)",
+                "clock",
+            ),
+            (
+                "invalid peer certificate: certificate not valid yet: verification time …",
+                "clock",
+            ),
+            (
+                "invalid peer certificate: certificate not valid for name \"127.0.0.1\"; \
+                 certificate is only valid for DnsName(\"elsewhere.example\")",
+                "tls-server-name",
+            ),
             (
                 "invalid peer certificate: UnknownIssuer",
                 "certificate-authority",
             ),
             (
                 "received fatal alert: CertificateExpired",
-                "client certificate",
+                "expired: renew it",
             ),
+            ("received fatal alert: CertificateRequired", "name one"),
+            ("received fatal alert: UnknownCA", "who signed it"),
             (
                 "failed to lookup address information: Name or service not known",
                 "resolved",
@@ -417,7 +472,7 @@ mod tests {
         }
         assert_eq!(connect("something new").advice(&SERVICES, "h"), None);
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        let failure = Failure::Unreachable(kube::Error::Service(Box::new(refused)));
+        let failure = Failure::unreachable(kube::Error::Service(Box::new(refused)));
         let text = failure.advice(&SERVICES, "10.0.0.1:6443").unwrap();
         assert!(text.starts_with("nothing listens on 10.0.0.1:6443"));
     }

@@ -26,7 +26,7 @@ pub async fn next(body: &mut Body, patience: Duration) -> Result<Option<Bytes>, 
             return Ok(None);
         };
         // Trailers say nothing to us.
-        if let Ok(data) = frame.map_err(Failure::Broken)?.into_data() {
+        if let Ok(data) = frame.map_err(Failure::broken)?.into_data() {
             return Ok(Some(data));
         }
     }

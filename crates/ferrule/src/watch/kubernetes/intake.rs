@@ -80,10 +80,7 @@ impl ListMetadata {
         }
         let List { metadata } = decode(list)?;
         if metadata.resource_version.is_empty() {
-            return Err(Failure::Garbled {
-                what: "a list without a version",
-                source: None,
-            });
+            return Err(no_version());
         }
         Ok(metadata)
     }
@@ -156,7 +153,7 @@ impl Intake {
                 self.gone(&metadata);
                 Ok(Told::Version(metadata.resource_version))
             }
-            Line::Bookmark(bookmark) => Ok(told_by(bookmark)),
+            Line::Bookmark(bookmark) => told_by(bookmark),
             Line::Error(refusal) => Err(Failure::Refused {
                 refusal,
                 inside: true,
@@ -236,13 +233,21 @@ fn named(metadata: &api::Metadata) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told_by(bookmark: Nameplate) -> Told {
+fn told_by(bookmark: Nameplate) -> Result<Told, Failure> {
     let metadata = bookmark.metadata;
-    let ends = metadata.annotations.initial_events_end.as_deref() == Some("true");
-    if ends {
-        Told::ListEnds(metadata.resource_version)
-    } else {
-        Told::Version(metadata.resource_version)
+    if metadata.annotations.initial_events_end.as_deref() != Some("true") {
+        return Ok(Told::Version(metadata.resource_version));
+    }
+    if metadata.resource_version.is_empty() {
+        return Err(no_version());
+    }
+    Ok(Told::ListEnds(metadata.resource_version))
+}
+
+fn no_version() -> Failure {
+    Failure::Garbled {
+        what: "a list without a version",
+        source: None,
     }
 }
 
@@ -378,6 +383,7 @@ mod tests {
             "{}",
             r#"{"type":"ADDED"}"#,
             r#"{"type":"PAUSED","object":{}}"#,
+            r#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
             r#"{"type":"ADDED","object":{"metadata":[]}}"#,
             r#"{"type":"ADDED","object":{"meta"#,
         ] {

@@ -101,11 +101,13 @@ pub struct Complaints {
 impl Complaints {
     /// Whether to say this now: it is new, or it has not been said for long.
     pub fn is_due(&mut self, text: &str, now: Instant, timings: &Timings) -> bool {
+        // Times and ports in it do not make it another complaint.
+        let text = text.replace(|c: char| c.is_ascii_digit(), "");
         let due = self.last.as_ref().is_none_or(|(said, at)| {
-            said != text || now.saturating_duration_since(*at) >= timings.complain
+            *said != text || now.saturating_duration_since(*at) >= timings.complain
         });
         if due {
-            self.last = Some((text.to_owned(), now));
+            self.last = Some((text, now));
             self.open = true;
         }
         due
@@ -213,8 +215,9 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut complaints = Complaints::default();
-        assert!(complaints.is_due("refused", start, &timings));
-        assert!(!complaints.is_due("refused", after(100), &timings));
+        assert!(complaints.is_due("refused 1", start, &timings));
+        assert!(!complaints.is_due("refused 2", after(99), &timings));
+        assert!(!complaints.is_due("refused 33", after(100), &timings));
         assert!(complaints.is_due("forbidden", after(101), &timings));
         assert!(!complaints.is_due("forbidden", after(400), &timings));
         assert!(complaints.is_due("forbidden", after(401), &timings));

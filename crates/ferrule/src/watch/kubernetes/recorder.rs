@@ -2,7 +2,7 @@
 //!
 //! In: what happened, from any thread. Out: a POST to events.k8s.io, tried a few times. An event
 //! is a courtesy: it never makes anyone wait, and when the API server is away too long it is
-//! dropped.
+//! dropped. Each carries the time it was recorded, so this place reads the clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +87,12 @@ enum Message {
 
 impl Recorder {
     /// A recorder that speaks for the machine of this name. Must be called within a runtime.
-    pub fn start(api: Api, host_name: &str, timings: Timings) -> Self {
+    pub fn start(api: Api, host_name: &str) -> Self {
+        Self::start_with(api, host_name, Timings::default())
+    }
+
+    /// [`Recorder::start`] with this patience.
+    pub(super) fn start_with(api: Api, host_name: &str, timings: Timings) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
         tokio::spawn(post_all(api, timings, messages));
         Self {

@@ -27,6 +27,9 @@ use super::resource::{ENDPOINTS, Part, Resource, Version};
 /// So many events are delivered at once at most. The next ones wait in the network meanwhile.
 const BATCH: usize = 256;
 
+/// So many bytes of a list are taken in before the batch is looked at.
+const STEP: usize = 16 << 10;
+
 /// A server that asks for more patience than this is not taken at its word.
 const MOST_PATIENCE: Duration = Duration::from_mins(1);
 
@@ -196,12 +199,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     fn take_in(&mut self, line: &[u8]) -> Result<(), Failure> {
         match self.intake.line(line)? {
-            // While a list is streamed, versions come in the order of names, not of time.
-            Told::Version(version) if self.next == Next::Watch && !version.is_empty() => {
-                self.version = Version::At(version);
-            }
             Told::ListEnds(version) if self.next == Next::List => self.end_list(version),
-            Told::Version(_) | Told::ListEnds(_) => {}
+            Told::Version(version) | Told::ListEnds(version) => {
+                // While a list is streamed, versions come in the order of names, not of time.
+                if self.next == Next::Watch && !version.is_empty() {
+                    self.version = Version::At(version);
+                }
+            }
         }
         Ok(())
     }
@@ -239,9 +243,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
         let mut items = Items::default();
         while let Some(piece) = frames::next(&mut body, patience).await? {
-            items.feed(&piece, |item| self.intake.item(item))?;
-            if self.intake.len() >= BATCH {
-                self.deliver().await;
+            // Small steps, so that no batch grows with what the network delivers at once.
+            for step in piece.chunks(STEP) {
+                items.feed(step, |item| self.intake.item(item))?;
+                if self.intake.len() >= BATCH {
+                    self.deliver().await;
+                }
             }
         }
         ListMetadata::read(&items.finish()?)

@@ -102,6 +102,8 @@ struct Consumer {
     tracker: Tracker,
     /// Everything that came, in words.
     told: Vec<String>,
+    /// So many events came at once at most.
+    largest: usize,
     watch: Watch,
 }
 
@@ -121,6 +123,7 @@ impl Consumer {
             batches,
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             told: Vec::new(),
+            largest: 0,
             watch: watch(api, settings, &sink),
         }
     }
@@ -128,7 +131,12 @@ impl Consumer {
     async fn take_in(&mut self) {
         let batch = timeout(LONG, self.batches.recv()).await;
         let batch = batch.expect("the state is reached").expect("it goes on");
+        self.apply(batch);
+    }
+
+    fn apply(&mut self, batch: Vec<Event>) {
         assert!(!batch.is_empty());
+        self.largest = self.largest.max(batch.len());
         for event in batch {
             self.told.push(word(&event));
             self.tracker.on(event);
@@ -168,10 +176,7 @@ impl Consumer {
                     self.tracker.keys()
                 );
             };
-            for event in batch {
-                self.told.push(word(&event));
-                self.tracker.on(event);
-            }
+            self.apply(batch);
         }
     }
 }

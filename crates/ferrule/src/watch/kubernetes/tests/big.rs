@@ -34,6 +34,7 @@ fn twenty_thousand_objects_arrive() {
             let mut consumer = Consumer::with(&api(&server), settings);
             consumer.until(Tracker::is_ready).await;
             assert!(same(&consumer.tracker, &expected));
+            assert!(consumer.largest < 500, "{}", consumer.largest);
         }
         // Without pages, as servers answer that ignore the limit.
         server.page_size(usize::MAX);
@@ -44,5 +45,6 @@ fn twenty_thousand_objects_arrive() {
         let mut consumer = Consumer::with(&api(&server), settings);
         consumer.until(Tracker::is_ready).await;
         assert!(same(&consumer.tracker, &expected));
+        assert!(consumer.largest < 500, "{}", consumer.largest);
     });
 }

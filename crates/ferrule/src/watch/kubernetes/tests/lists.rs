@@ -370,7 +370,7 @@ fn a_server_that_was_restored_is_believed() {
 }
 
 #[test]
-fn core_037_a_missing_node_is_an_empty_list() {
+fn a_missing_node_is_an_empty_list() {
     run(async {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);

@@ -11,7 +11,7 @@ fn body(seen: &Seen) -> Value {
 }
 
 fn recorder(server: &Server) -> Recorder {
-    Recorder::start(api(server), "machine-7", quick())
+    Recorder::start_with(api(server), "machine-7", quick())
 }
 
 fn warning() -> Report {
