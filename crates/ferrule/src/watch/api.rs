@@ -49,6 +49,9 @@ pub struct Metadata {
     pub labels: Labels,
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
+    /// How far the cluster's history had come when the object looked like this.
+    #[serde(deserialize_with = "nullable")]
+    pub resource_version: String,
     pub creation_timestamp: Option<String>,
     pub deletion_timestamp: Option<String>,
 }
@@ -92,6 +95,9 @@ pub struct Annotations {
     /// When the change happened that led to this state of a slice.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub trigger_time: Option<String>,
+    /// On a bookmark: all objects of the list have been told.
+    #[serde(rename = "k8s.io/initial-events-end")]
+    pub initial_events_end: Option<String>,
 }
 
 /// `spec` of a Service, Node or ServiceCIDR.

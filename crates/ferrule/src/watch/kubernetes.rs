@@ -1,0 +1,75 @@
+//! The cluster as an API server tells of it.
+//!
+//! In: an API server. Out: through a bounded channel, the same events that manifests give: per
+//! kind a list, then changes, and another list whenever one is needed. One task per kind; the
+//! receiving end may be a plain thread that blocks.
+//!
+//! Nothing here fails: an API server that is away is asked again, and what is known stays in use.
+//! The one exception is a configuration that leads nowhere, which is told when the [`Api`] is
+//! opened. [`Recorder`] is the way back: events for people who look at the cluster.
+
+#![expect(dead_code, reason = "wired into the program next")]
+#![expect(unused_imports, reason = "wired into the program next")]
+
+use std::sync::Arc;
+
+use ferrule_core::issue::Kind;
+use ferrule_core::track::Event;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use self::reflector::Reflector;
+
+mod access;
+mod client;
+mod endpoints;
+mod failure;
+mod frames;
+mod intake;
+mod pace;
+mod recorder;
+mod reflector;
+mod resource;
+#[cfg(test)]
+mod tests;
+
+pub use self::access::{Access, AccessError};
+pub use self::client::{Api, Observer};
+pub use self::pace::Timings;
+pub use self::recorder::{Recorder, Regarding, Report, Severity};
+
+/// What to watch, and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The Node we are.
+    pub node_name: String,
+    /// Ask for lists as streams first (feature gate `WatchListClient`).
+    pub streaming_lists: bool,
+    /// How patient to be.
+    pub timings: Timings,
+}
+
+/// Watches under way, until this is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    _tasks: JoinSet<()>,
+}
+
+/// Watches all kinds and sends what is told to `sink`, in batches of a few hundred events.
+///
+/// Events of one kind come in order. When `sink` is full the watches wait, and so does the
+/// network: nothing piles up here. It all ends when the returned handle or the receiver is
+/// dropped. Must be called within a runtime; the receiver may be on another thread, where
+/// `blocking_recv` waits for the next batch.
+pub fn watch<M>(api: &Api, settings: Settings, sink: &mpsc::Sender<M>) -> Watch
+where
+    M: From<Vec<Event>> + Send + 'static,
+{
+    let settings = Arc::new(settings);
+    let mut tasks = JoinSet::new();
+    for kind in Kind::ALL {
+        let settings = Arc::clone(&settings);
+        tasks.spawn(Reflector::new(api.clone(), settings, kind, sink.clone()).run());
+    }
+    Watch { _tasks: tasks }
+}

@@ -1,0 +1,304 @@
+//! A conversation with the API server: requests out, answers or [`Failure`]s back.
+//!
+//! Connections, TLS and credential plugins are the client library's. Ours are the name we go by,
+//! how long we wait, fresh credentials, and noticing when nobody is at the other end any more.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::Config;
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use tokio::time::{Instant, timeout};
+
+use super::access::{Access, AccessError, Pod, Recipe, TokenFile};
+use super::failure::{Failure, Refusal};
+use super::frames;
+
+/// The release of kube-proxy we stand in for.
+const REFERENCE: &str = "v1.36.4";
+
+/// Until a TCP connection must stand.
+const CONNECT: Duration = Duration::from_secs(10);
+
+// Together: a peer that vanished without a word is noticed after a minute, on an idle connection
+// by probes and on a busy one by what it does not acknowledge.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
+
+/// Files are read again at most so often; behind one may be a plugin that takes its time.
+const RENEW_EVERY: Duration = Duration::from_mins(1);
+
+/// Of a refusal, so much is read.
+const MOST_REFUSAL: usize = 64 << 10;
+
+/// Hears what happens between us and the API server; metrics are made of it.
+///
+/// Called on the async side, so implementations only count.
+pub trait Observer: Send + Sync {
+    /// A request was answered with this code after so long, or not at all.
+    fn answered(&self, method: &Method, code: Option<u16>, took: Duration) {
+        _ = (method, code, took);
+    }
+
+    /// A full list of this resource begins.
+    fn listing(&self, resource: &'static str) {
+        _ = resource;
+    }
+
+    /// A watch of this resource ended, well or not, and another one will begin.
+    fn watch_ended(&self, resource: &'static str, well: bool) {
+        _ = (resource, well);
+    }
+}
+
+/// Nobody listens.
+impl Observer for () {}
+
+/// The API server, for whoever has something to ask. Clones share everything.
+#[derive(Clone)]
+pub struct Api {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    access: Access,
+    pod: Pod,
+    link: Mutex<Link>,
+    observer: Arc<dyn Observer>,
+}
+
+/// The client and its credentials, replaced together.
+struct Link {
+    client: kube::Client,
+    token: Option<TokenFile>,
+    host: String,
+    made: Instant,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("access", &self.shared.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Reads the configuration and makes ready. Nothing is sent yet.
+    ///
+    /// A credential plugin is run, and waited for, here. Must be called within a runtime.
+    pub fn open(access: Access, observer: Arc<dyn Observer>) -> Result<Self, AccessError> {
+        Self::open_in(Pod::around_us(), access, observer)
+    }
+
+    /// [`Api::open`] for a process that is in this pod.
+    pub(super) fn open_in(
+        pod: Pod,
+        access: Access,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, AccessError> {
+        let link = Link::make(access.read(&pod)?)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                access,
+                pod,
+                link: Mutex::new(link),
+                observer,
+            }),
+        })
+    }
+
+    /// `host:port` of the API server, as metrics name it.
+    pub fn host(&self) -> String {
+        self.with_link(|link| link.host.clone())
+    }
+
+    pub(super) fn observer(&self) -> &dyn Observer {
+        &*self.shared.observer
+    }
+
+    /// The body of the answer to a GET, once it begins.
+    pub(super) async fn get(&self, path: &str, patience: Duration) -> Result<Body, Failure> {
+        let response = self.send(Method::GET, path, Vec::new(), patience).await?;
+        Ok(response.into_body())
+    }
+
+    /// Creates an object.
+    pub(super) async fn post(
+        &self,
+        path: &str,
+        json: Vec<u8>,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        self.send(Method::POST, path, json, patience).await?;
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Response<Body>, Failure> {
+        let (client, token) = self.with_link(|link| {
+            let token = link.token.as_mut().and_then(TokenFile::header);
+            (link.client.clone(), token)
+        });
+        let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
+        let request = request(&method, path, token, body).map_err(unsendable)?;
+        let began = Instant::now();
+        let answer = timeout(patience, client.send(request)).await;
+        let code = match &answer {
+            Ok(Ok(response)) => Some(response.status().as_u16()),
+            _ => None,
+        };
+        self.observer().answered(&method, code, began.elapsed());
+        let response = answer
+            .map_err(|_| Failure::NoAnswer(patience))?
+            .map_err(Failure::unreachable)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(Failure::Refused {
+            refusal: refusal(response, patience).await,
+            inside: false,
+        })
+    }
+
+    /// Reads kubeconfig, certificates and all anew, unless that was done a moment ago.
+    ///
+    /// Whoever replaces them on a node does not restart us. If they make no sense now, the old
+    /// ones stay in use.
+    pub(super) async fn renew(&self) {
+        let due = self.with_link(|link| {
+            let due = link.made.elapsed() >= RENEW_EVERY;
+            if due {
+                link.made = Instant::now();
+            }
+            due
+        });
+        if !due {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let make = move || Link::make(shared.access.read(&shared.pod)?);
+        match tokio::task::spawn_blocking(make).await {
+            Ok(Ok(link)) => self.with_link(|old| *old = link),
+            Ok(Err(error)) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "The API client's configuration cannot be read again; the old one stays in use"
+            ),
+            // The runtime is going down.
+            Err(_) => {}
+        }
+    }
+
+    fn with_link<T>(&self, with: impl FnOnce(&mut Link) -> T) -> T {
+        // Nothing is ever left half done in there.
+        let link = self.shared.link.lock();
+        with(&mut link.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Link {
+    fn make(recipe: Recipe) -> Result<Self, AccessError> {
+        let Recipe { mut config, token } = recipe;
+        let host = config.cluster_url.authority().map(ToString::to_string);
+        config.headers.push((USER_AGENT, user_agent()));
+        Ok(Self {
+            client: client(config).map_err(AccessError::Client)?,
+            token,
+            host: host.unwrap_or_default(),
+            made: Instant::now(),
+        })
+    }
+}
+
+/// The client library's client, on connections that notice when the other side vanishes.
+fn client(config: Config) -> Result<kube::Client, kube::Error> {
+    let user = &config.auth_info;
+    let library_adds_credentials = user.token.is_some()
+        || user.password.is_some()
+        || user.exec.is_some()
+        || user.auth_provider.is_some();
+    if library_adds_credentials {
+        // Its layer for this fits on its own connections only, and they send no keep-alives. What
+        // then notices a dead watch is its own patience.
+        let mut config = config;
+        config.connect_timeout = Some(CONNECT);
+        return Ok(ClientBuilder::try_from(config)?.build());
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_EVERY));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let connector = config.rustls_https_connector_with_connector(tcp)?;
+    let http = HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    Ok(ClientBuilder::new(http, &config.default_namespace)
+        .with_layer(&config.extra_headers_layer()?)
+        .with_layer(&config.base_uri_layer())
+        .build())
+}
+
+fn request(
+    method: &Method,
+    path: &str,
+    token: Option<HeaderValue>,
+    body: Vec<u8>,
+) -> http::Result<Request<Body>> {
+    let mut builder = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(ACCEPT, "application/json");
+    if !body.is_empty() {
+        builder = builder.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(token) = token {
+        builder = builder.header(AUTHORIZATION, token);
+    }
+    builder.body(Body::from(body))
+}
+
+/// Why the server said no, as far as it can be read in time.
+async fn refusal(response: Response<Body>, patience: Duration) -> Refusal {
+    let code = response.status().as_u16();
+    let retry_after = retry_after(response.headers());
+    let mut body = response.into_body();
+    let mut text = Vec::new();
+    while text.len() < MOST_REFUSAL
+        && let Ok(Some(piece)) = frames::next(&mut body, patience).await
+    {
+        text.extend_from_slice(&piece);
+    }
+    Refusal::read(code, retry_after, &text)
+}
+
+/// The header's seconds; the form with a date is not used by API servers.
+fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// Who we are, in the form that audit logs and priority rules know.
+fn user_agent() -> HeaderValue {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let text = format!("kube-proxy/{REFERENCE} (linux/{architecture}) ferrule/{own}");
+    HeaderValue::try_from(text).expect("versions and architectures are plain words")
+}

@@ -1,0 +1,407 @@
+//! What the API server says becomes events.
+//!
+//! In: the text of one event of a watch, or of one object of a list. Out: core [`Event`]s in a
+//! batch, and how far the server's history has come. Nothing of an object is kept here.
+
+use ferrule_core::issue::{Issue, Kind, Severity};
+use ferrule_core::track::Event;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::endpoints::{Endpoints, Parts};
+use super::failure::{Failure, Refusal};
+use crate::watch::{api, convert};
+
+/// Which shape objects of a kind arrive in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Their own.
+    Own,
+    /// EndpointSlices as `Endpoints` of the core API.
+    Endpoints,
+}
+
+/// What a line of a watch said besides its objects.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The history has come so far; empty if it was not said.
+    Version(String),
+    /// All objects of the list have been told, and the history has come so far.
+    ListEnds(String),
+}
+
+/// Turns texts into events of one kind.
+#[derive(Debug)]
+pub struct Intake {
+    kind: Kind,
+    node_name: String,
+    shape: Shape,
+    parts: Parts,
+    events: Vec<Event>,
+}
+
+/// One line of a watch.
+#[derive(Deserialize)]
+#[serde(tag = "type", content = "object")]
+enum Line<T> {
+    #[serde(rename = "ADDED", alias = "MODIFIED")]
+    Put(T),
+    #[serde(rename = "DELETED")]
+    Gone(T),
+    #[serde(rename = "BOOKMARK")]
+    Bookmark(Nameplate),
+    #[serde(rename = "ERROR")]
+    Error(Refusal),
+}
+
+/// Who an object is, whatever else it may be.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Nameplate {
+    metadata: api::Metadata,
+}
+
+/// `metadata` of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListMetadata {
+    pub resource_version: String,
+    /// Stands for the next page; empty on the last one.
+    #[serde(rename = "continue")]
+    pub next: String,
+}
+
+impl ListMetadata {
+    /// Reads what is around the objects of a list.
+    pub fn read(list: &[u8]) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct List {
+            metadata: ListMetadata,
+        }
+        let List { metadata } = decode(list)?;
+        if metadata.resource_version.is_empty() {
+            return Err(no_version());
+        }
+        Ok(metadata)
+    }
+}
+
+impl Intake {
+    pub fn new(kind: Kind, node_name: &str) -> Self {
+        Self {
+            kind,
+            node_name: node_name.to_owned(),
+            shape: Shape::Own,
+            parts: Parts::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// A full list begins, of objects in this shape.
+    pub fn begin_list(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.parts = Parts::default();
+        self.events.push(Event::Listing(self.kind));
+    }
+
+    /// The full list is complete.
+    pub fn end_list(&mut self) {
+        self.events.push(Event::Listed(self.kind));
+    }
+
+    /// How many events wait to be taken.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Hands over the events so far.
+    pub fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Takes in one line of a watch.
+    pub fn line(&mut self, text: &[u8]) -> Result<Told, Failure> {
+        match self.shape {
+            Shape::Own => self.line_of::<api::Object>(text),
+            Shape::Endpoints => self.line_of::<Endpoints>(text),
+        }
+    }
+
+    /// Takes in one object of a list.
+    pub fn item(&mut self, text: &[u8]) -> Result<(), Failure> {
+        match self.shape {
+            Shape::Own => self.item_of::<api::Object>(text),
+            Shape::Endpoints => self.item_of::<Endpoints>(text),
+        }
+    }
+
+    fn line_of<T: Arrived>(&mut self, text: &[u8]) -> Result<Told, Failure> {
+        let line: Line<T> = match serde_json::from_slice(text) {
+            Ok(line) => line,
+            Err(error) => return self.poor_line(text, error),
+        };
+        match line {
+            Line::Put(mut object) => {
+                named(object.metadata())?;
+                let version = std::mem::take(&mut object.metadata().resource_version);
+                object.put(self);
+                Ok(Told::Version(version))
+            }
+            Line::Gone(mut object) => {
+                let metadata = std::mem::take(object.metadata());
+                named(&metadata)?;
+                self.gone(&metadata);
+                Ok(Told::Version(metadata.resource_version))
+            }
+            Line::Bookmark(bookmark) => told_by(bookmark),
+            Line::Error(refusal) => Err(Failure::Refused {
+                refusal,
+                inside: true,
+            }),
+        }
+    }
+
+    fn item_of<T: Arrived>(&mut self, text: &[u8]) -> Result<(), Failure> {
+        match serde_json::from_slice::<T>(text) {
+            Ok(mut object) => {
+                named(object.metadata())?;
+                object.put(self);
+            }
+            Err(error) => {
+                let plate: Nameplate = decode(text)?;
+                named(&plate.metadata)?;
+                self.undecodable(&plate.metadata, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A line of which perhaps only the object makes no sense: it alone is left out then.
+    fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Told, Failure> {
+        match serde_json::from_slice(text) {
+            Ok(Line::Put(Nameplate { metadata })) => {
+                named(&metadata)?;
+                self.undecodable(&metadata, &error);
+                Ok(Told::Version(metadata.resource_version))
+            }
+            Ok(Line::Gone(Nameplate { metadata })) => {
+                named(&metadata)?;
+                self.gone(&metadata);
+                Ok(Told::Version(metadata.resource_version))
+            }
+            _ => Err(Failure::Garbled {
+                what: "an event of a watch cannot be decoded",
+                source: Some(error),
+            }),
+        }
+    }
+
+    fn gone(&mut self, metadata: &api::Metadata) {
+        match self.shape {
+            Shape::Own => self.events.push(Event::Gone {
+                key: convert::key(self.kind, metadata),
+                issues: Vec::new(),
+            }),
+            Shape::Endpoints => self.parts.gone(metadata, &mut self.events),
+        }
+    }
+
+    fn undecodable(&mut self, metadata: &api::Metadata, error: &serde_json::Error) {
+        let key = convert::key(self.kind, metadata);
+        let issue = Issue {
+            object: key.clone(),
+            field: "metadata.name".to_owned(),
+            message: format!("the object cannot be decoded ({error}); it is left out"),
+            severity: Severity::Warning,
+        };
+        let first = self.events.len();
+        self.gone(metadata);
+        if let Some(Event::Gone { issues, .. }) = self.events.get_mut(first) {
+            issues.push(issue);
+        }
+    }
+}
+
+/// Without a name it is no object, whatever else it may look like.
+fn named(metadata: &api::Metadata) -> Result<(), Failure> {
+    if metadata.name.is_empty() {
+        return Err(Failure::Garbled {
+            what: "an object without a name",
+            source: None,
+        });
+    }
+    Ok(())
+}
+
+fn told_by(bookmark: Nameplate) -> Result<Told, Failure> {
+    let metadata = bookmark.metadata;
+    if metadata.annotations.initial_events_end.as_deref() != Some("true") {
+        return Ok(Told::Version(metadata.resource_version));
+    }
+    if metadata.resource_version.is_empty() {
+        return Err(no_version());
+    }
+    Ok(Told::ListEnds(metadata.resource_version))
+}
+
+fn no_version() -> Failure {
+    Failure::Garbled {
+        what: "a list without a version",
+        source: None,
+    }
+}
+
+fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(text).map_err(|error| Failure::Garbled {
+        what: "a list cannot be decoded",
+        source: Some(error),
+    })
+}
+
+/// An object in one of the shapes it may arrive in.
+trait Arrived: DeserializeOwned {
+    fn metadata(&mut self) -> &mut api::Metadata;
+    fn put(self, intake: &mut Intake);
+}
+
+impl Arrived for api::Object {
+    fn metadata(&mut self) -> &mut api::Metadata {
+        &mut self.metadata
+    }
+
+    fn put(self, intake: &mut Intake) {
+        let event = convert::convert(intake.kind, self, &intake.node_name);
+        intake.events.extend(event);
+    }
+}
+
+impl Arrived for Endpoints {
+    fn metadata(&mut self) -> &mut api::Metadata {
+        &mut self.metadata
+    }
+
+    fn put(self, intake: &mut Intake) {
+        intake
+            .parts
+            .put(self, &intake.node_name, &mut intake.events);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn services() -> Intake {
+        Intake::new(Kind::Service, "here")
+    }
+
+    fn service(name: &str) -> String {
+        format!(
+            r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"namespace":"default","name":"{name}","resourceVersion":"41"}},"spec":{{"clusterIP":"172.30.0.1","ports":[{{"port":80}}]}}}}"#
+        )
+    }
+
+    fn words(events: Vec<Event>) -> Vec<String> {
+        let word = |event| match event {
+            Event::Put { object, .. } => format!("put {}", object.key()),
+            Event::Gone { key, issues } if issues.is_empty() => format!("gone {key}"),
+            Event::Gone { key, issues } => format!("gone {key}, {}", issues[0].message),
+            Event::Listing(kind) => format!("listing {}", kind.as_str()),
+            Event::Listed(kind) => format!("listed {}", kind.as_str()),
+        };
+        events.into_iter().map(word).collect()
+    }
+
+    #[test]
+    fn lines_of_a_watch_become_events_and_a_version() {
+        let mut intake = services();
+        let mut told = |kind: &str| {
+            let line = format!(r#"{{"type":"{kind}","object":{}}}"#, service("a"));
+            intake.line(line.as_bytes()).unwrap()
+        };
+        for kind in ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"] {
+            assert_eq!(told(kind), Told::Version("41".to_owned()));
+        }
+        assert_eq!(
+            words(intake.take()),
+            [
+                "put Service default/a",
+                "put Service default/a",
+                "gone Service default/a"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_order_of_keys_does_not_matter() {
+        let mut intake = services();
+        let line = format!(r#"{{"object":{},"type":"ADDED"}}"#, service("a"));
+        assert_eq!(
+            intake.line(line.as_bytes()).unwrap(),
+            Told::Version("41".to_owned())
+        );
+        assert_eq!(words(intake.take()), ["put Service default/a"]);
+    }
+
+    #[test]
+    fn the_bookmark_at_the_end_of_a_list_is_told_from_others() {
+        let told = |value: &str| {
+            let line = format!(
+                r#"{{"type":"BOOKMARK","object":{{"kind":"Service","apiVersion":"v1","metadata":{{"resourceVersion":"9","creationTimestamp":null,"annotations":{{"k8s.io/initial-events-end":"{value}"}}}},"spec":{{}},"status":{{"loadBalancer":{{}}}}}}}}"#
+            );
+            services().line(line.as_bytes()).unwrap()
+        };
+        assert_eq!(told("true"), Told::ListEnds("9".to_owned()));
+        assert_eq!(told("false"), Told::Version("9".to_owned()));
+    }
+
+    #[test]
+    fn an_error_inside_a_watch_is_a_refusal() {
+        let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 1 (5)","reason":"Expired","code":410}}"#;
+        let failure = services().line(line).unwrap_err();
+        assert!(failure.is_expired());
+        assert!(matches!(failure, Failure::Refused { inside: true, .. }));
+    }
+
+    #[test]
+    fn an_object_that_makes_no_sense_is_left_out_alone() {
+        let mut intake = services();
+        let bad = br#"{"type":"MODIFIED","object":{"metadata":{"namespace":"default","name":"b","resourceVersion":"7"},"spec":"?"}}"#;
+        assert_eq!(intake.line(bad).unwrap(), Told::Version("7".to_owned()));
+        intake
+            .item(br#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#)
+            .unwrap();
+        let words = words(intake.take());
+        assert!(words[0].starts_with("gone Service default/b, the object cannot be decoded"));
+        assert!(words[1].starts_with("gone Service default/c, the object cannot be decoded"));
+    }
+
+    #[test]
+    fn what_is_no_event_at_all_is_an_error() {
+        for text in [
+            "<html>",
+            "{}",
+            r#"{"type":"ADDED"}"#,
+            r#"{"type":"PAUSED","object":{}}"#,
+            r#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+            r#"{"type":"ADDED","object":{"metadata":[]}}"#,
+            r#"{"type":"ADDED","object":{"meta"#,
+        ] {
+            let failure = services().line(text.as_bytes()).unwrap_err();
+            assert!(matches!(failure, Failure::Garbled { .. }), "{text}");
+        }
+        assert!(services().item(b"[]").is_err());
+        assert!(ListMetadata::read(br#"{"metadata":{}}"#).is_err());
+        assert!(ListMetadata::read(b"{}").is_err());
+    }
+
+    #[test]
+    fn other_nodes_are_nobody() {
+        let mut intake = Intake::new(Kind::Node, "here");
+        for name in ["here", "elsewhere"] {
+            let line = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{name}"}}}}}}"#);
+            intake.line(line.as_bytes()).unwrap();
+        }
+        assert_eq!(words(intake.take()), ["put Node here"]);
+    }
+}

@@ -1,0 +1,240 @@
+//! When to try again, and when to speak about it.
+//!
+//! Pure: the caller brings the clock. Many proxies lose the same API server at the same moment,
+//! so delays grow and are scattered.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::ops::Range;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How patient we are. The default is what production uses; tests cannot wait so long.
+#[derive(Clone, Debug)]
+pub struct Timings {
+    /// Until the server begins to answer, or goes on with an answer that is not a watch.
+    ///
+    /// The server itself gives up on a request after 60 seconds.
+    pub answer: Duration,
+    /// How long the server is asked to keep a watch, in seconds.
+    ///
+    /// At random, so that not all watches begin anew at once.
+    pub watch_seconds: Range<u64>,
+    /// How much longer than that a watch may be silent.
+    pub slack: Duration,
+    /// A watch that ends sooner than this, with nothing told, is a failure.
+    pub short: Duration,
+    /// The first delay after a failure; it doubles with each further one.
+    pub first_delay: Duration,
+    /// The longest delay, before it is scattered.
+    pub longest_delay: Duration,
+    /// Without failures for so long, the next one is a first one again.
+    pub forget: Duration,
+    /// Between questions for what the server may not offer at all.
+    pub rarely: Duration,
+    /// Until the same complaint is repeated.
+    pub complain: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(75),
+            watch_seconds: 300..600,
+            slack: Duration::from_secs(30),
+            short: Duration::from_secs(1),
+            first_delay: Duration::from_millis(800),
+            longest_delay: Duration::from_secs(30),
+            forget: Duration::from_mins(2),
+            rarely: Duration::from_mins(5),
+            complain: Duration::from_mins(5),
+        }
+    }
+}
+
+/// Delays that grow while failures follow each other.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+    /// When the last delay was over.
+    resumed: Option<Instant>,
+}
+
+impl Backoff {
+    /// No failure has been seen for long.
+    pub fn is_rested(&self, now: Instant, timings: &Timings) -> bool {
+        self.resumed
+            .is_none_or(|at| now.saturating_duration_since(at) >= timings.forget)
+    }
+
+    /// How long to wait after one more failure.
+    pub fn next(&mut self, now: Instant, timings: &Timings, random: &mut Random) -> Duration {
+        if self.is_rested(now, timings) {
+            self.failures = 0;
+        }
+        let grown = 2_u32.saturating_pow(self.failures);
+        let delay = timings
+            .first_delay
+            .saturating_mul(grown)
+            .min(timings.longest_delay);
+        let delay = delay.mul_f64(1.0 + random.fraction());
+        self.failures = self.failures.saturating_add(1);
+        self.resumed = Some(now + delay);
+        delay
+    }
+
+    /// Counts a failure that needs no waiting.
+    pub fn note(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        self.resumed = Some(now);
+    }
+}
+
+/// Remembers what was last complained about, so that an outage does not fill the log.
+#[derive(Debug, Default)]
+pub struct Complaints {
+    last: Option<(String, Instant)>,
+    /// The last one is not withdrawn yet.
+    open: bool,
+}
+
+impl Complaints {
+    /// Whether to say this now: it is new, or it has not been said for long.
+    pub fn is_due(&mut self, text: &str, now: Instant, timings: &Timings) -> bool {
+        // Times and ports in it do not make it another complaint.
+        let text = text.replace(|c: char| c.is_ascii_digit(), "");
+        let due = self.last.as_ref().is_none_or(|(said, at)| {
+            *said != text || now.saturating_duration_since(*at) >= timings.complain
+        });
+        if due {
+            self.last = Some((text, now));
+            self.open = true;
+        }
+        due
+    }
+
+    /// All is well for now. Says whether anything had been complained about.
+    ///
+    /// What follows soon after is still the old matter.
+    pub fn withdraw(&mut self) -> bool {
+        std::mem::take(&mut self.open)
+    }
+
+    /// The matter is settled; its return will be news.
+    pub fn forget(&mut self) {
+        self.last = None;
+    }
+}
+
+/// Numbers nobody needs to predict and nobody is harmed by predicting (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Another sequence each time.
+    pub fn new() -> Self {
+        // The standard library seeds its hash maps from the kernel; an empty hash is that seed.
+        Self::seeded(RandomState::new().build_hasher().finish())
+    }
+
+    /// The sequence of this seed.
+    pub fn seeded(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// A number within a range, or the start of an empty one.
+    pub fn within(&mut self, range: &Range<u64>) -> u64 {
+        let width = range.end.saturating_sub(range.start).max(1);
+        range.start + self.number() % width
+    }
+
+    /// From 0 up to but not including 1.
+    pub fn fraction(&mut self) -> f64 {
+        let thousandths = u32::try_from(self.within(&(0..1000))).unwrap_or_default();
+        f64::from(thousandths) / 1000.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The delays of failures at these seconds, without their scatter.
+    fn delays(seconds: &[u64]) -> Vec<f64> {
+        let timings = Timings::default();
+        let start = Instant::now();
+        let mut backoff = Backoff::default();
+        let mut random = Random::seeded(7);
+        let mut delay = |second: &u64| {
+            let mut same = random.clone();
+            let now = start + Duration::from_secs(*second);
+            let delay = backoff.next(now, &timings, &mut random).as_secs_f64();
+            let plain = delay / (1.0 + same.fraction());
+            (plain * 10.0).round() / 10.0
+        };
+        seconds.iter().map(&mut delay).collect()
+    }
+
+    #[test]
+    fn delays_double_up_to_half_a_minute() {
+        assert_eq!(
+            delays(&[0, 1, 4, 10, 20, 40, 80, 120]),
+            [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+        );
+    }
+
+    #[test]
+    fn two_minutes_of_health_are_a_new_beginning() {
+        assert_eq!(delays(&[0, 2, 100, 300]), [0.8, 1.6, 3.2, 0.8]);
+    }
+
+    #[test]
+    fn delays_are_scattered_but_never_shorter() {
+        let timings = Timings::default();
+        let mut random = Random::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let delay = Backoff::default().next(Instant::now(), &timings, &mut random);
+            assert!((timings.first_delay..timings.first_delay * 2).contains(&delay));
+            seen.insert(delay);
+        }
+        assert!(seen.len() > 10, "{seen:?}");
+    }
+
+    #[test]
+    fn a_complaint_is_repeated_when_it_changes_or_after_a_while() {
+        let timings = Timings::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut complaints = Complaints::default();
+        assert!(complaints.is_due("refused 1", start, &timings));
+        assert!(!complaints.is_due("refused 2", after(99), &timings));
+        assert!(!complaints.is_due("refused 33", after(100), &timings));
+        assert!(complaints.is_due("forbidden", after(101), &timings));
+        assert!(!complaints.is_due("forbidden", after(400), &timings));
+        assert!(complaints.is_due("forbidden", after(401), &timings));
+        assert!(complaints.withdraw());
+        assert!(!complaints.withdraw());
+        assert!(!complaints.is_due("forbidden", after(402), &timings));
+        complaints.forget();
+        assert!(complaints.is_due("forbidden", after(402), &timings));
+    }
+
+    #[test]
+    fn random_numbers_stay_within_their_range() {
+        let mut random = Random::new();
+        for _ in 0..1000 {
+            assert!((300..600).contains(&random.within(&(300..600))));
+            assert_eq!(random.within(&(5..5)), 5);
+            assert!((0.0..1.0).contains(&random.fraction()));
+        }
+    }
+}

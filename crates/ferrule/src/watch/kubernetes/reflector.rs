@@ -1,0 +1,406 @@
+//! Follows one kind of object for as long as anyone listens.
+//!
+//! In: answers of the API server. Out: batches of events: a full list, then changes, and after
+//! every break as much of either as is needed. Nothing is stored but how far the history is
+//! known: the tracker at the other end is the store, and finds out by itself what a repeated list
+//! changes.
+//!
+//! A reflector never fails. It tries again, later and later, and says why.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrule_core::issue::Kind;
+use ferrule_core::track::Event;
+use kube::client::Body;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::Settings;
+use super::client::Api;
+use super::failure::Failure;
+use super::frames::{self, Items, Lines};
+use super::intake::{Intake, ListMetadata, Shape, Told};
+use super::pace::{Backoff, Complaints, Random};
+use super::resource::{ENDPOINTS, Part, Resource, Version};
+
+/// So many events are delivered at once at most. The next ones wait in the network meanwhile.
+const BATCH: usize = 256;
+
+/// So many bytes of a list are taken in before the batch is looked at.
+const STEP: usize = 16 << 10;
+
+/// A server that asks for more patience than this is not taken at its word.
+const MOST_PATIENCE: Duration = Duration::from_mins(1);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// We know nothing, or no longer enough.
+    List,
+    /// Go on from the version we know.
+    Watch,
+}
+
+/// Follows one kind of object.
+pub struct Reflector<M> {
+    api: Api,
+    settings: Arc<Settings>,
+    sink: mpsc::Sender<M>,
+    kind: Kind,
+    /// Where the objects are; not always where they should be.
+    resource: &'static Resource,
+    next: Next,
+    version: Version,
+    /// Whether to ask for lists as streams. Once refused, not asked again.
+    streams: bool,
+    /// Whether a list may come in pages.
+    pages: bool,
+    intake: Intake,
+    backoff: Backoff,
+    complaints: Complaints,
+    /// It was told that the server does not have the collection.
+    told_missing: bool,
+    random: Random,
+}
+
+impl<M: From<Vec<Event>>> Reflector<M> {
+    pub fn new(api: Api, settings: Arc<Settings>, kind: Kind, sink: mpsc::Sender<M>) -> Self {
+        Self {
+            api,
+            sink,
+            kind,
+            resource: Resource::of(kind),
+            next: Next::List,
+            version: Version::Any,
+            streams: settings.streaming_lists,
+            pages: true,
+            intake: Intake::new(kind, &settings.node_name),
+            backoff: Backoff::default(),
+            complaints: Complaints::default(),
+            told_missing: false,
+            random: Random::new(),
+            settings,
+        }
+    }
+
+    /// Follows until nobody listens any more.
+    pub async fn run(mut self) {
+        let sink = self.sink.clone();
+        tokio::select! {
+            () = sink.closed() => {}
+            () = self.follow_forever() => {}
+        }
+    }
+
+    async fn follow_forever(&mut self) {
+        loop {
+            let result = match self.next {
+                Next::List if self.streams => self.stream().await,
+                Next::List => self.list().await,
+                Next::Watch => self.watch().await,
+            };
+            // Also after a failure: what was told before it counts, and the version says so.
+            self.deliver().await;
+            if let Err(failure) = result {
+                self.recover(failure).await;
+            }
+        }
+    }
+
+    /// A list as the beginning of a watch.
+    async fn stream(&mut self) -> Result<(), Failure> {
+        let seconds = self.watch_seconds();
+        let node_name = &self.settings.node_name;
+        let path = self.resource.stream(node_name, &self.version, seconds);
+        let result = self.ask_and_follow(&path, seconds).await;
+        match result {
+            // Once the list is complete, a failure is one of the watch.
+            Err(failure) if self.next == Next::List && failure.refuses_streaming() => {
+                self.streams = false;
+                tracing::info!(
+                    resource = self.resource.name,
+                    reason = failure.whole(),
+                    "The API server does not stream lists; asking for them in pages from now on"
+                );
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Changes since the version we know.
+    async fn watch(&mut self) -> Result<(), Failure> {
+        let seconds = self.watch_seconds();
+        let Version::At(version) = &self.version else {
+            self.next = Next::List;
+            return Ok(());
+        };
+        let path = self
+            .resource
+            .watch(&self.settings.node_name, version, seconds);
+        self.ask_and_follow(&path, seconds).await
+    }
+
+    async fn ask_and_follow(&mut self, path: &str, seconds: u64) -> Result<(), Failure> {
+        let began = Instant::now();
+        let mut body = self.api.get(path, self.settings.timings.answer).await?;
+        match self.next {
+            Next::List => self.begin_list(),
+            Next::Watch => self.praise(),
+        }
+        let told = self.follow(&mut body, seconds).await;
+        let observer = self.api.observer();
+        observer.watch_ended(self.resource.name, told.is_ok());
+        let told = told?;
+        if self.next == Next::List {
+            return Err(Failure::Incomplete);
+        }
+        if told == 0 && began.elapsed() < self.settings.timings.short {
+            return Err(Failure::Short);
+        }
+        self.look_for_slices().await;
+        Ok(())
+    }
+
+    /// Reads a watch to its end. Says how many lines it had.
+    async fn follow(&mut self, body: &mut Body, seconds: u64) -> Result<u64, Failure> {
+        let timings = &self.settings.timings;
+        let silence = Duration::from_secs(seconds) + timings.slack;
+        let pause = timings.answer;
+        let mut lines = Lines::default();
+        let mut count = 0;
+        loop {
+            // Bookmarks may be rare, but within a list there is always more to say.
+            let patience = match self.next {
+                Next::List => pause,
+                Next::Watch => silence,
+            };
+            let Some(piece) = frames::next(body, patience).await? else {
+                break;
+            };
+            lines.feed(&piece)?;
+            while let Some(line) = lines.pop() {
+                count += 1;
+                self.take_in(&line)?;
+                if self.intake.len() >= BATCH {
+                    self.deliver().await;
+                }
+            }
+            if self.next == Next::Watch {
+                self.deliver().await;
+            }
+        }
+        if lines.is_inside() {
+            return Err(Failure::Incomplete);
+        }
+        Ok(count)
+    }
+
+    fn take_in(&mut self, line: &[u8]) -> Result<(), Failure> {
+        match self.intake.line(line)? {
+            Told::ListEnds(version) if self.next == Next::List => self.end_list(version),
+            Told::Version(version) | Told::ListEnds(version) => {
+                // While a list is streamed, versions come in the order of names, not of time.
+                if self.next == Next::Watch && !version.is_empty() {
+                    self.version = Version::At(version);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A list in pages, or in one piece.
+    async fn list(&mut self) -> Result<(), Failure> {
+        let mut version = None;
+        let mut token: Option<String> = None;
+        loop {
+            let part = match &token {
+                Some(token) => Part::Next(token),
+                None if self.pages => Part::First,
+                None => Part::Whole,
+            };
+            let path = self
+                .resource
+                .list(&self.settings.node_name, &self.version, part);
+            let metadata = self.page(&path, version.is_none()).await?;
+            // All pages are of the version of the first.
+            let version = version.get_or_insert(metadata.resource_version);
+            if metadata.next.is_empty() {
+                let version = std::mem::take(version);
+                self.end_list(version);
+                return Ok(());
+            }
+            token = Some(metadata.next);
+        }
+    }
+
+    async fn page(&mut self, path: &str, first: bool) -> Result<ListMetadata, Failure> {
+        let patience = self.settings.timings.answer;
+        let mut body = self.api.get(path, patience).await?;
+        if first {
+            self.begin_list();
+        }
+        let mut items = Items::default();
+        while let Some(piece) = frames::next(&mut body, patience).await? {
+            // Small steps, so that no batch grows with what the network delivers at once.
+            for step in piece.chunks(STEP) {
+                items.feed(step, |item| self.intake.item(item))?;
+                if self.intake.len() >= BATCH {
+                    self.deliver().await;
+                }
+            }
+        }
+        ListMetadata::read(&items.finish()?)
+    }
+
+    fn begin_list(&mut self) {
+        self.api.observer().listing(self.resource.name);
+        let shape = match self.resource.name {
+            name if name == ENDPOINTS.name => Shape::Endpoints,
+            _ => Shape::Own,
+        };
+        self.intake.begin_list(shape);
+    }
+
+    fn end_list(&mut self, version: String) {
+        self.intake.end_list();
+        self.version = Version::At(version);
+        self.next = Next::Watch;
+        self.pages = true;
+        self.praise();
+    }
+
+    /// Says that what was complained about is over.
+    fn praise(&mut self) {
+        if self.complaints.withdraw() {
+            tracing::info!(
+                resource = self.resource.name,
+                "The API server answers again"
+            );
+        }
+    }
+
+    /// Hands over what was told so far, and waits for the listener to have room.
+    async fn deliver(&mut self) {
+        let events = self.intake.take();
+        if !events.is_empty() && self.sink.send(M::from(events)).await.is_err() {
+            // Nobody listens: `run` sees the same and ends this.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Decides what a failure means, tells about it, and waits as long as is right.
+    async fn recover(&mut self, failure: Failure) {
+        let now = Instant::now();
+        if failure.is_missing() {
+            if self.next == Next::List && self.make_do_without().await {
+                return;
+            }
+            // What was there a moment ago may only be hidden, by a proxy without servers behind it.
+            self.next = Next::List;
+        } else if failure.is_expired() && self.next == Next::Watch {
+            // Happens to any watch that was away for too long, and is nobody's fault.
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "The watch cannot go on from where it was; listing again"
+            );
+            self.next = Next::List;
+            // At once, unless it happens again and again.
+            if self.backoff.is_rested(now, &self.settings.timings) {
+                self.backoff.note(now);
+                return;
+            }
+        } else if failure.is_expired() || failure.is_from_the_future() {
+            self.next = Next::List;
+            self.version = Version::Newest;
+            self.pages = false;
+        } else if matches!(failure, Failure::Garbled { .. }) {
+            self.next = Next::List;
+        }
+        if failure.is_about_access() {
+            self.api.renew().await;
+        }
+        if self.resource.name == ENDPOINTS.name {
+            // Perhaps the server is another one now.
+            self.look_elsewhere(Resource::of(self.kind));
+        }
+        self.wait(now, &failure).await;
+    }
+
+    async fn wait(&mut self, now: Instant, failure: &Failure) {
+        let timings = &self.settings.timings;
+        if self.backoff.is_rested(now, timings) {
+            self.complaints.forget();
+        }
+        let mut delay = self.backoff.next(now, timings, &mut self.random);
+        if let Some(asked) = failure.retry_after() {
+            delay = delay.max(asked.min(MOST_PATIENCE));
+        }
+        let error = failure.whole();
+        if self.complaints.is_due(&error, now, timings) {
+            tracing::warn!(
+                resource = self.resource.name,
+                error,
+                advice = failure.advice(self.resource, &self.api.host()),
+                retry_in = ?delay,
+                "Watching failed; what is known stays in use"
+            );
+        }
+        sleep(delay).await;
+    }
+
+    /// Goes on without a collection that the server does not have, if that is possible.
+    async fn make_do_without(&mut self) -> bool {
+        match self.kind {
+            Kind::ServiceCidr => {
+                if !std::mem::replace(&mut self.told_missing, true) {
+                    tracing::info!(
+                        resource = self.resource.name,
+                        "The API server does not offer this; taken as none"
+                    );
+                }
+                self.next = Next::List;
+                self.version = Version::Any;
+                self.begin_list();
+                self.intake.end_list();
+                self.deliver().await;
+                sleep(self.settings.timings.rarely).await;
+                true
+            }
+            Kind::EndpointSlice if self.resource.name != ENDPOINTS.name => {
+                tracing::warn!(
+                    resource = self.resource.name,
+                    "The API server does not offer this; using its older endpoints"
+                );
+                self.look_elsewhere(&ENDPOINTS);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// From now on the objects are there, and everything is to be listed again.
+    fn look_elsewhere(&mut self, resource: &'static Resource) {
+        self.resource = resource;
+        self.next = Next::List;
+        self.version = Version::Any;
+    }
+
+    /// While we make do with endpoints: whether the server offers slices by now.
+    async fn look_for_slices(&mut self) {
+        if self.resource.name != ENDPOINTS.name {
+            return;
+        }
+        let slices = Resource::of(self.kind);
+        let patience = self.settings.timings.answer;
+        if self.api.get(&slices.probe(), patience).await.is_ok() {
+            self.look_elsewhere(slices);
+        }
+    }
+
+    fn watch_seconds(&mut self) -> u64 {
+        self.random.within(&self.settings.timings.watch_seconds)
+    }
+}
