@@ -19,6 +19,10 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Run on a node: kube-proxy's flags, see `ferrule proxy --help`
+    // Taken out of the arguments before they come here; listed so that help knows it.
+    #[command(disable_help_flag = true)]
+    Proxy,
     /// Print what every Service address should do on one node
     ///
     /// Reads the cluster from files, changes nothing, and needs no privileges. Parts of the input
@@ -130,7 +134,10 @@ mod tests {
         };
         let Verb::Desired(arguments) = parse("--cluster-cidr=10.244.0.0/16,fd00::/48")
             .unwrap()
-            .verb;
+            .verb
+        else {
+            panic!("another verb");
+        };
         assert_eq!(arguments.cluster_cidr.len(), 2);
         assert!(parse("--nodeport-addresses=primary,10.0.0.0/8").is_ok());
         let error = parse("--nodeport-addresses=primary,home")

@@ -10,8 +10,6 @@
 //! file ─► v1alpha1 ───┘
 //! ```
 
-#![expect(dead_code, reason = "wired into the program next")]
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -126,6 +124,7 @@ pub struct Ipvs {
 
 impl Ipvs {
     /// Networks whose virtual servers are left alone.
+    #[expect(dead_code, reason = "the ipvs dataplane asks")]
     pub fn excluded(&self) -> Vec<IpNet> {
         let cidrs = self.exclude_cidrs.iter().flatten();
         cidrs.filter_map(|text| parse_cidr(text)).collect()
@@ -220,6 +219,7 @@ impl Config {
     }
 
     /// The bit of the packet mark that asks for masquerading in the chosen mode.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the dataplanes ask"))]
     pub fn masquerade_bit(&self) -> i32 {
         match self.mode() {
             Mode::Nftables => self.nftables_masquerade_bit,

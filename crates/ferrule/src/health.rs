@@ -3,7 +3,5 @@
 //! In: what sync reports about its progress, and what it decided about health checks. Out:
 //! answers for kubelets and load balancers. Nothing here can stop sync.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "wired into the program next"))]
-
 pub mod proxy;
 pub mod services;

@@ -4,11 +4,6 @@
 //! keep-alive, headers in the order the function gave them, then `Date` and `Content-Length`.
 //! What a function answers is decided elsewhere; here is no path and no body but the one of 404.
 
-#![cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "wired into the program next")
-)]
-
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -15,8 +15,6 @@
 //! How much is wanted may change while the program runs; a file pattern (`--vmodule`) asks for
 //! more from some source files. `debug!` and `trace!` are left to libraries.
 
-#![expect(dead_code, reason = "wired into the program next")]
-
 use std::io::{self, BufWriter, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -91,6 +89,7 @@ pub fn wants(verbosity: u32, file: &str) -> bool {
 }
 
 /// How much is wanted everywhere.
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests ask"))]
 pub fn verbosity() -> u32 {
     LEVELS.verbosity()
 }

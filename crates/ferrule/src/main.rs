@@ -1,5 +1,7 @@
 //! The program's entrance: picks the verb, prints the one error that ends it, sets the exit code.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -14,12 +16,24 @@ mod logging;
 mod metrics;
 mod moment;
 mod pages;
+mod proxy;
 mod sync;
+mod systemd;
 mod watch;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    // In kube-proxy's place we are kube-proxy; `ferrule proxy` is the same thing by our own name.
+    if Path::new(&program).file_name() == Some(OsStr::new("kube-proxy")) {
+        return proxy::main(&arguments.collect::<Vec<_>>());
+    }
+    if std::env::args_os().nth(1).as_deref() == Some(OsStr::new("proxy")) {
+        return proxy::main(&arguments.skip(1).collect::<Vec<_>>());
+    }
     let result = match cli::Cli::parse().verb {
         cli::Verb::Desired(arguments) => desired::run(&arguments),
+        cli::Verb::Proxy => return proxy::main(&[]),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,14 +6,14 @@
 
 #![cfg_attr(
     not(test),
-    expect(dead_code, unused_imports, reason = "wired into the program next")
+    expect(dead_code, reason = "the dataplanes count here as they land")
 )]
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use ferrule_core::desired::Totals;
-use ferrule_core::issue::{Issue, Kind, Severity};
+use ferrule_core::issue::{Issue, Severity};
 use ferrule_core::model::Family;
 use http::StatusCode;
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ mod sli;
 mod tests;
 
 use names::Declared;
-pub use packets::{PacketCounter, ReadPackets};
+pub use packets::ReadPackets;
 
 /// The type of what `/metrics` answers.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -271,25 +271,17 @@ impl Metrics {
             .observe(latency.as_secs_f64());
     }
 
-    /// A Service event arrived, and this many Services now have changes that wait. Counted once,
-    /// whatever the number of families.
-    pub fn service_event(&self, pending: usize) {
-        self.services_total.inc();
-        self.services_pending.set(integer(pending));
+    /// So many events about Services and EndpointSlices arrived. Each counts once, whatever the
+    /// number of families.
+    pub fn heard(&self, services: usize, slices: usize) {
+        self.services_total.inc_by(services as u64);
+        self.endpoints_total.inc_by(slices as u64);
     }
 
-    /// An EndpointSlice event arrived; `changed` if it brought something new.
-    pub fn slice_event(&self, changed: bool) {
-        self.endpoints_total.inc();
-        if changed {
-            self.endpoints_pending.inc();
-        }
-    }
-
-    /// Sync took the waiting changes.
-    pub fn changes_taken(&self) {
-        self.services_pending.set(0);
-        self.endpoints_pending.set(0);
+    /// So many Services and EndpointSlices differ from what was last decided.
+    pub fn set_pending(&self, services: usize, slices: usize) {
+        self.services_pending.set(integer(services));
+        self.endpoints_pending.set(integer(slices));
     }
 
     /// The family was programmed like this.
@@ -402,10 +394,8 @@ impl Metrics {
     }
 
     /// A watch had to begin again.
-    pub fn watch_restarted(&self, resource: Kind) {
-        self.watch_restarts
-            .with_label_values(&[resource.as_str()])
-            .inc();
+    pub fn watch_restarted(&self, resource: &str) {
+        self.watch_restarts.with_label_values(&[resource]).inc();
     }
 
     /// The API server answered; `code` is the status, or `<error>` when there was no answer.

@@ -1,7 +1,5 @@
 //! One reading of both clocks: the steady one that measures, and the one people read.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "wired into the program next"))]
-
 use std::sync::Arc;
 use std::time::Instant;
 

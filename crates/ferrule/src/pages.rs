@@ -4,8 +4,6 @@
 //! the two folders below `/debug` are prefixes. What is measured is counted in
 //! [`crate::metrics`], not here.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "wired into the program next"))]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

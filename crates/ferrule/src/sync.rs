@@ -33,6 +33,10 @@ pub enum Input {
     /// The intervals were changed.
     Limits(Limits),
     /// The kernel was changed by somebody else: look at all of it.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "dataplanes that hear of foreign changes send it")
+    )]
     Doubt(Family),
 }
 
@@ -171,7 +175,7 @@ impl<O: Observer> Sync<O> {
     }
 
     fn deadline(&self, now: Instant) -> Instant {
-        let far = now + Duration::from_secs(3600);
+        let far = now + Duration::from_hours(1);
         // Until the first lists are complete there is nothing to program, whatever the pace.
         if !self.tracker.is_ready() {
             return far;

@@ -10,10 +10,6 @@ pub mod parse;
 pub mod table;
 pub mod value;
 
-#[cfg_attr(
-    not(test),
-    expect(unused_imports, reason = "wired into the program next")
-)]
 pub use parse::parse;
 pub use table::{Flags, Spec, TABLE};
 pub use value::VersionFlag;

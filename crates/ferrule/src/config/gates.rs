@@ -48,11 +48,16 @@ pub enum Gate {
     /// First lists arrive as a stream.
     WatchListClient,
     /// Histograms carry native buckets.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "text exposition has no native histograms")
+    )]
     NativeHistograms,
     /// Mode `ipvs` may be chosen (a name of the next release, on unless switched off).
     KubeProxyIPVS,
     /// nftables answers NodePorts on localhost (a name of the next release, off unless switched
     /// on).
+    #[cfg_attr(not(test), expect(dead_code, reason = "the nftables dataplane asks"))]
     KubeProxyNFTablesLocalhostNodePorts,
 }
 

@@ -92,6 +92,11 @@ impl ServiceHealth {
         }
     }
 
+    /// The family it serves.
+    pub const fn family(&self) -> Family {
+        self.family
+    }
+
     /// Takes what became different, tries again what failed before, and returns what fails now.
     pub fn apply(&mut self, changes: BTreeMap<ServiceKey, Option<HealthCheck>>) -> Vec<Refusal> {
         let mut concerned = std::mem::take(&mut self.refused);

@@ -87,6 +87,7 @@ impl Server {
     }
 
     /// Closes the port and cuts every connection.
+    #[cfg_attr(not(test), expect(dead_code, reason = "dropping it does the same"))]
     pub fn close(self) {
         drop(self);
     }

@@ -104,6 +104,7 @@ impl Station {
     }
 
     /// Where it answers now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests ask"))]
     pub fn address(&self) -> Option<SocketAddr> {
         *self.serving.borrow()
     }
@@ -121,6 +122,10 @@ impl Station {
     }
 
     /// Stops answering, after answers under way are out.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the program ends without ceremony")
+    )]
     pub async fn close(self) {
         drop(self.wanted);
         if let Some(task) = self.task {

@@ -5,6 +5,7 @@ use std::io;
 
 use ferrule_core::issue::ObjectKey;
 
+use super::packets::PacketCounter;
 use super::*;
 
 const E: &str = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 \
@@ -50,8 +51,8 @@ fn with_packets(mode: Mode) -> Metrics {
 fn exercised(mode: Mode) -> Metrics {
     let metrics = with_packets(mode);
     let second = Duration::from_secs(1);
-    metrics.service_event(1);
-    metrics.slice_event(true);
+    metrics.heard(1, 1);
+    metrics.set_pending(1, 1);
     metrics.healthz_answered(StatusCode::OK);
     metrics.livez_answered(StatusCode::SERVICE_UNAVAILABLE);
     for family in Family::ALL {
@@ -69,7 +70,7 @@ fn exercised(mode: Mode) -> Metrics {
         metrics.observe_conntrack(family, second, 0);
         metrics.count_steps(family, 3);
     }
-    metrics.watch_restarted(Kind::EndpointSlice);
+    metrics.watch_restarted("endpointslices");
     metrics.observe_request("200", "GET", "10.0.0.1:6443", second);
     metrics.set_features([("ComponentFlagz", "BETA", true), ("Old", "", false)]);
     metrics.set_issues([]);
@@ -295,12 +296,9 @@ fn core_078_packet_counters_are_absent_when_the_kernel_has_none() {
 #[test]
 fn changes_are_counted_once_and_wait_until_they_are_taken() {
     let metrics = Metrics::new(Mode::Nftables);
-    for pending in [1, 1, 2, 2] {
-        metrics.service_event(pending);
-    }
-    for changed in [true, false, true] {
-        metrics.slice_event(changed);
-    }
+    metrics.heard(3, 1);
+    metrics.heard(1, 2);
+    metrics.set_pending(2, 2);
     let value = |what: &str| {
         let series = format!("kubeproxy_sync_proxy_rules_{what}");
         sample(&metrics.render(), &series).map(str::to_owned)
@@ -309,7 +307,7 @@ fn changes_are_counted_once_and_wait_until_they_are_taken() {
     assert_eq!(value("service_changes_pending").as_deref(), Some("2"));
     assert_eq!(value("endpoint_changes_total").as_deref(), Some("3"));
     assert_eq!(value("endpoint_changes_pending").as_deref(), Some("2"));
-    metrics.changes_taken();
+    metrics.set_pending(0, 0);
     assert_eq!(value("service_changes_pending").as_deref(), Some("0"));
     assert_eq!(value("endpoint_changes_pending").as_deref(), Some("0"));
     assert_eq!(value("service_changes_total").as_deref(), Some("4"));
@@ -361,7 +359,7 @@ fn what_is_generic_and_what_is_ours() {
         ("ferrule_desired_endpoints{ip_family=\"IPv6\"}", "34"),
         ("ferrule_sync_steps_total{ip_family=\"IPv4\"}", "3"),
         (
-            "ferrule_watch_restarts_total{resource=\"EndpointSlice\"}",
+            "ferrule_watch_restarts_total{resource=\"endpointslices\"}",
             "1",
         ),
     ] {

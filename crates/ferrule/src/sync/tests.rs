@@ -162,7 +162,7 @@ fn run(script: &Script, inputs: Vec<Next>) -> Diary {
     let limits = Limits {
         min: Duration::ZERO,
         retry: Duration::ZERO,
-        max: Duration::from_secs(3600),
+        max: Duration::from_hours(1),
     };
     let diary = Diary::default();
     let dataplanes = Family::ALL
@@ -263,13 +263,30 @@ fn core_054_what_is_said_again_causes_no_sync() {
     assert_eq!(diary.lines("queued").len(), 2);
 }
 
+/// Lets two calls fail from the second input on.
+struct Failing(Scripted, Script, usize);
+impl Source for Failing {
+    fn next(&mut self, deadline: Instant) -> Next {
+        self.2 += 1;
+        if self.2 == 2 {
+            self.1.fail_next(ErrorKind::ResourceBusy);
+            self.1.fail_next(ErrorKind::ResourceBusy);
+        }
+        self.0.next(deadline)
+    }
+
+    fn try_next(&mut self) -> Option<Input> {
+        None
+    }
+}
+
 #[test]
 fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
     let script = Script::default();
     let limits = Limits {
         min: Duration::ZERO,
         retry: Duration::ZERO,
-        max: Duration::from_secs(3600),
+        max: Duration::from_hours(1),
     };
     let diary = Diary::default();
     let dataplane: Box<dyn Dataplane> = Box::new(Recorder(script.clone()));
@@ -280,21 +297,6 @@ fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
         diary.clone(),
         SystemTime::UNIX_EPOCH,
     );
-    struct Failing(Scripted, Script, usize);
-    impl Source for Failing {
-        fn next(&mut self, deadline: Instant) -> Next {
-            self.2 += 1;
-            if self.2 == 2 {
-                self.1.fail_next(ErrorKind::ResourceBusy);
-                self.1.fail_next(ErrorKind::ResourceBusy);
-            }
-            self.0.next(deadline)
-        }
-
-        fn try_next(&mut self) -> Option<Input> {
-            None
-        }
-    }
     let inputs = vec![
         lists(vec![service("a", "10.96.0.1")]),
         cluster(vec![slice("a", "10.1.0.1")]),

@@ -8,9 +8,6 @@
 //! The one exception is a configuration that leads nowhere, which is told when the [`Api`] is
 //! opened. [`Recorder`] is the way back: events for people who look at the cluster.
 
-#![expect(dead_code, reason = "wired into the program next")]
-#![expect(unused_imports, reason = "wired into the program next")]
-
 use std::sync::Arc;
 
 use ferrule_core::issue::Kind;
@@ -33,7 +30,7 @@ mod resource;
 #[cfg(test)]
 mod tests;
 
-pub use self::access::{Access, AccessError};
+pub use self::access::Access;
 pub use self::client::{Api, Observer};
 pub use self::pace::Timings;
 pub use self::recorder::{Recorder, Regarding, Report, Severity};

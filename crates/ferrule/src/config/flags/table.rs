@@ -16,6 +16,10 @@ pub struct Spec {
     /// The letter after one hyphen.
     pub short: Option<char>,
     /// Whether it counts when a file is given.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "only its documentation is checked against it")
+    )]
     pub scope: Scope,
     /// Whether kube-proxy does not have it.
     pub own: bool,

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::super::access::{Pod, Recipe};
+use super::super::access::{AccessError, Pod, Recipe};
 use super::server::{Ask, Fault, SERVICES, Seen, Server};
 use super::*;
 

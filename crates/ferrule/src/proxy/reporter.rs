@@ -1,0 +1,209 @@
+//! Tells the world what sync does: health, metrics, logs, events, systemd.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ferrule_core::desired::HealthCheck;
+use ferrule_core::facts::{Facts, NodePorts};
+use ferrule_core::issue::{Issue, Severity};
+use ferrule_core::model::{Family, Node, ServiceKey};
+use ferrule_dataplane::host::Host;
+use tokio::runtime::Handle;
+
+use crate::health::proxy::{NodeState, ProxyHealth};
+use crate::health::services::{self, Refusal, ServiceHealth};
+use crate::logging::info_v;
+use crate::metrics::{Metrics, SyncKind};
+use crate::moment::{Clock, Moment};
+use crate::sync::{Observer, Synced};
+use crate::systemd;
+use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
+
+/// Everybody who wants to know.
+pub struct Reporter {
+    pub health: Option<Arc<ProxyHealth>>,
+    pub metrics: Arc<Metrics>,
+    pub service_health: Vec<ServiceHealth>,
+    pub recorder: Option<Recorder>,
+    pub host: Host,
+    /// `NOTIFY_SOCKET`, until systemd was told.
+    pub systemd: Option<String>,
+    /// Families that were not programmed yet.
+    pub unprogrammed: BTreeSet<Family>,
+    /// Issues that were logged, so that each is logged once.
+    pub told: BTreeSet<Issue>,
+}
+
+impl Reporter {
+    /// The health ports of these families, all closed.
+    pub fn service_health(
+        runtime: &Handle,
+        families: &[Family],
+        node_name: &Arc<str>,
+        health: Option<&Arc<ProxyHealth>>,
+        clock: &Clock,
+    ) -> Vec<ServiceHealth> {
+        let open = |family: &Family| {
+            let (runtime, node_name) = (runtime.clone(), node_name.clone());
+            ServiceHealth::new(runtime, *family, node_name, health.cloned(), clock.clone())
+        };
+        families.iter().map(open).collect()
+    }
+
+    fn refused(&self, refusals: Vec<Refusal>) {
+        for refusal in refusals {
+            tracing::error!(service = %refusal.service, err = refusal.note, "Failed to start healthcheck");
+            if let Some(recorder) = &self.recorder {
+                recorder.record(&Report {
+                    regarding: Regarding::Service {
+                        namespace: refusal.service.namespace().to_owned(),
+                        name: refusal.service.name().to_owned(),
+                    },
+                    severity: kubernetes::Severity::Warning,
+                    reason: services::EVENT_REASON,
+                    action: services::EVENT_ACTION,
+                    note: refusal.note,
+                });
+            }
+        }
+    }
+
+    /// Every family was programmed once.
+    fn is_ready(&mut self) {
+        let Some(socket) = self.systemd.take() else {
+            return;
+        };
+        if let Err(error) = systemd::notify(&socket, "READY=1") {
+            tracing::warn!(socket, err = %error, "Cannot tell systemd that we are ready");
+        }
+    }
+}
+
+impl Observer for Reporter {
+    fn started(&mut self, family: Family) {
+        let now = Moment::now();
+        if let Some(health) = &self.health {
+            health.started(family, now);
+        }
+        self.metrics.set_last_queued(family, now.wall);
+    }
+
+    fn queued(&mut self, family: Family) {
+        let now = Moment::now();
+        if let Some(health) = &self.health {
+            health.queued(family, now);
+        }
+        self.metrics.set_last_queued(family, now.wall);
+    }
+
+    fn synced(&mut self, synced: &Synced<'_>) {
+        let now = Moment::now();
+        let Synced {
+            family,
+            took,
+            totals,
+            ..
+        } = *synced;
+        let kind = if synced.whole {
+            SyncKind::Full
+        } else {
+            SyncKind::Partial
+        };
+        let success = synced.result.is_ok().then_some(now.wall);
+        self.metrics.observe_sync(family, kind, took, success);
+        self.metrics.set_desired(family, &totals);
+        let applied = match synced.result {
+            Ok(applied) => applied,
+            Err(error) => {
+                let err = whole(error);
+                tracing::error!(ipFamily = %family, err, "Failed to program the kernel; the last good state stays and it is tried again");
+                return;
+            }
+        };
+        info_v!(2, ipFamily = %family, whole = synced.whole, steps = applied.steps, elapsed = ?took, "SyncProxyRules complete");
+        for trigger in synced.triggers {
+            let latency = SystemTime::from(now.wall).duration_since(*trigger);
+            self.metrics
+                .network_programming(family, latency.unwrap_or(Duration::ZERO));
+        }
+        self.metrics.set_no_local_endpoints(family, &totals);
+        self.metrics.count_steps(family, applied.steps);
+        if let Some(health) = &self.health {
+            health.updated(family, now);
+        }
+        if self.unprogrammed.remove(&family) && self.unprogrammed.is_empty() {
+            self.is_ready();
+        }
+    }
+
+    fn health_checks(
+        &mut self,
+        family: Family,
+        changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
+        facts: &Facts,
+    ) {
+        let local = match facts.node_ports {
+            NodePorts::All => None,
+            NodePorts::Within(_) | NodePorts::Nowhere => self.host.addresses().ok(),
+        };
+        let Some(ports) = self
+            .service_health
+            .iter_mut()
+            .find(|ports| ports.family() == family)
+        else {
+            return;
+        };
+        let mut refusals = ports.listen_on(&facts.node_ports, local.as_deref());
+        refusals.extend(ports.apply(changes.clone()));
+        self.refused(refusals);
+    }
+
+    fn node(&mut self, node: &Node) {
+        let state = if node.leaving {
+            NodeState::Leaving
+        } else {
+            NodeState::Eligible
+        };
+        if let Some(health) = &self.health {
+            health.set_node(state);
+        }
+    }
+
+    fn heard(&mut self, services: usize, slices: usize) {
+        self.metrics.heard(services, slices);
+    }
+
+    fn pending(&mut self, services: usize, slices: usize) {
+        self.metrics.set_pending(services, slices);
+    }
+
+    fn issues(&mut self, issues: &[&Issue]) {
+        self.metrics.set_issues(issues.iter().copied());
+        let now: BTreeSet<Issue> = issues.iter().copied().cloned().collect();
+        for issue in now.difference(&self.told) {
+            let (object, field, problem) = (&issue.object, &issue.field, &issue.message);
+            match issue.severity {
+                Severity::Warning => {
+                    tracing::warn!(%object, field, problem, "Left out part of an object");
+                }
+                Severity::Note => {
+                    info_v!(2, %object, field, problem, "Noted about an object");
+                }
+            }
+        }
+        self.told = now;
+    }
+}
+
+/// An error with all its causes.
+pub fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

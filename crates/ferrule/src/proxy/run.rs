@@ -1,0 +1,276 @@
+//! The running program: builds every part, connects them in flow order, and waits for a reason
+//! to stop.
+//!
+//! ```text
+//! manifests or API server ─► channel ─► sync (a thread of its own) ─► dataplanes
+//!                                         └─► reporter ─► health, metrics, events
+//! ```
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use ferrule_core::model::Family;
+use ferrule_dataplane::Dataplane;
+use ferrule_dataplane::host::{self, Host};
+use jiff::tz::TimeZone;
+use tokio::runtime::{self, Handle};
+use tokio::sync::mpsc;
+
+use super::cluster::Cluster;
+use super::dataplanes;
+use super::reload::{self, Order};
+use super::reporter::{Reporter, whole};
+use super::servers::{self, Servers};
+use super::signals::Signals;
+use super::source::Channel;
+use crate::config::options::Options;
+use crate::config::{Config, Mode};
+use crate::follow::Follow;
+use crate::health::proxy::ProxyHealth;
+use crate::logging;
+use crate::metrics::{self, Metrics};
+use crate::moment::{Clock, Moment};
+use crate::sync::{Input, Limits, Sync};
+use crate::watch::kubernetes::Report;
+
+/// Batches on their way to sync. When it is full the network waits.
+const CHANNEL: usize = 64;
+
+/// Runs until a signal, a fatal error, or a configuration that needs a new start.
+pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(options))
+}
+
+async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
+    let signals = Signals::open()?;
+    let host = Host::default();
+    let families: Vec<Family> = Family::ALL
+        .into_iter()
+        .filter(|family| host.supports(*family))
+        .collect();
+    let dataplanes = dataplanes::open(options, &families)?;
+    if !options.dry_run {
+        prepare(&host, &options.config)?;
+    }
+    if options.init_only {
+        tracing::info!("System initialized and --init-only specified");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Program::start(options, host, &families, dataplanes)?
+        .stand(signals)
+        .await
+}
+
+/// All parts, connected.
+struct Program<'a> {
+    options: &'a Options,
+    node_name: String,
+    servers: Servers,
+    health: Option<Arc<ProxyHealth>>,
+    cluster: Cluster,
+    /// The configuration in force, for those who look.
+    shared: Arc<RwLock<Config>>,
+    sync: mpsc::Sender<Input>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl<'a> Program<'a> {
+    /// Starts the servers, then the watches, then sync.
+    fn start(
+        options: &'a Options,
+        host: Host,
+        families: &[Family],
+        dataplanes: Vec<(Family, Box<dyn Dataplane>)>,
+    ) -> anyhow::Result<Self> {
+        let config = &options.config;
+        let node_name = options.node_name.clone()?;
+        let runtime = Handle::current();
+        let clock: Clock = Arc::new(Moment::now);
+        let metrics = Arc::new(Metrics::new(metrics_mode(config.mode())));
+        metrics.set_build(&servers::build());
+        let gates = options.gates.iter();
+        metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
+        let health = config.healthz_address().map(|_| {
+            let period = config.sync_period.to_std();
+            Arc::new(ProxyHealth::new(
+                families,
+                period,
+                TimeZone::UTC,
+                metrics.clone(),
+            ))
+        });
+        let shared = Arc::new(RwLock::new(config.clone()));
+        let servers = Servers::open(
+            &runtime,
+            options,
+            &metrics,
+            health.as_ref(),
+            &shared,
+            &clock,
+        );
+
+        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let host_name = super::os_hostname()?;
+        let cluster = Cluster::open(options, &node_name, host_name.trim(), &metrics, &sender)?;
+        let name = node_name.as_str().into();
+        let reporter = Reporter {
+            service_health: Reporter::service_health(
+                &runtime,
+                families,
+                &name,
+                health.as_ref(),
+                &clock,
+            ),
+            health: health.clone(),
+            metrics,
+            recorder: cluster.recorder.clone(),
+            host,
+            systemd: notify_socket(),
+            unprogrammed: families.iter().copied().collect(),
+            told: BTreeSet::new(),
+        };
+        let settings = config.settings(&options.gates);
+        let started = Moment::now().wall.into();
+        let sync = Sync::new(settings, limits(config), dataplanes, reporter, started);
+        let mut channel = Channel::new(receiver, runtime);
+        let thread = thread::Builder::new()
+            .name("sync".to_owned())
+            .spawn(move || sync.run(&mut channel))?;
+        if let Some(recorder) = &cluster.recorder {
+            recorder.record(&Report::birth_cry(&node_name));
+        }
+        Ok(Self {
+            options,
+            node_name,
+            servers,
+            health,
+            cluster,
+            shared,
+            sync: sender,
+            thread,
+        })
+    }
+
+    /// Waits for a reason to stop.
+    async fn stand(mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+        let (orders, mut ordered) = mpsc::channel(1);
+        let _following = follow_config(self.options, orders);
+        loop {
+            tokio::select! {
+                code = signals.next() => return Ok(code),
+                fallen = self.servers.failed() => {
+                    return Err(self.cluster.last_words(&self.node_name, fallen).await);
+                }
+                error = self.cluster.failed() => return Err(error),
+                () = ended(&self.thread) => bail!("sync ended by itself: a fault in ferrule"),
+                Some(order) = ordered.recv() => match order {
+                    Order::Restart => {
+                        bail!("content of the proxy server's configuration file was updated");
+                    }
+                    Order::Adopt(config) => self.adopt(*config).await,
+                },
+            }
+        }
+    }
+
+    /// Goes on with a configuration that differs only in what may change while we run.
+    async fn adopt(&self, config: Config) {
+        self.servers.adopt(&config);
+        logging::set_verbosity(config.logging.verbosity);
+        logging::set_vmodule(&config.logging);
+        if let Some(health) = &self.health {
+            health.set_sync_period(config.sync_period.to_std());
+        }
+        let settings = Box::new(config.settings(&self.options.gates));
+        for input in [Input::Settings(settings), Input::Limits(limits(&config))] {
+            // Sync cannot be gone: that would have ended us.
+            _ = self.sync.send(input).await;
+        }
+        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+}
+
+/// What needs rights: connection tracking and the score that keeps us alive.
+fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
+    let conntrack = &config.conntrack;
+    let number = |value: i32| u32::try_from(value).unwrap_or(0);
+    let wanted = host::Conntrack {
+        max_per_core: number(conntrack.max_per_core),
+        min: number(conntrack.min),
+        tcp_established: conntrack.tcp_established_timeout.to_std(),
+        tcp_close_wait: conntrack.tcp_close_wait_timeout.to_std(),
+        tcp_be_liberal: conntrack.tcp_be_liberal,
+        udp: conntrack.udp_timeout.to_std(),
+        udp_stream: conntrack.udp_stream_timeout.to_std(),
+    };
+    let warnings = host
+        .set_conntrack(&wanted)
+        .context("could not set conntrack parameters from kube-proxy configuration")?;
+    for warning in warnings {
+        tracing::warn!(err = whole(&warning), "Left a kernel setting as it is");
+    }
+    if let Err(error) = host.set_oom_score(config.oom_score_adj) {
+        tracing::debug!(err = %error, "Failed to set the OOM score");
+    }
+    Ok(())
+}
+
+/// The intervals of a mode. iptables and nftables look at everything once an hour, whatever the
+/// sync period; ipvs once per period.
+pub(super) fn limits(config: &Config) -> Limits {
+    let period = config.sync_period.to_std();
+    Limits {
+        min: config.min_sync_period.to_std(),
+        retry: period,
+        max: match config.mode() {
+            Mode::Ipvs => period,
+            Mode::Iptables | Mode::Nftables => Duration::from_hours(1),
+        },
+    }
+}
+
+fn metrics_mode(mode: Mode) -> metrics::Mode {
+    match mode {
+        Mode::Iptables => metrics::Mode::Iptables,
+        Mode::Ipvs => metrics::Mode::Ipvs,
+        Mode::Nftables => metrics::Mode::Nftables,
+    }
+}
+
+async fn ended(thread: &thread::JoinHandle<()>) {
+    while !thread.is_finished() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Watches the configuration file, if there is one.
+fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<Follow> {
+    let file = options.config_file.as_deref()?;
+    match reload::watch(file, options, orders) {
+        Ok(follow) => Some(follow),
+        Err(error) => {
+            tracing::error!(
+                err = whole(&error),
+                "Changes of the configuration file go unnoticed"
+            );
+            None
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "systemd speaks through the environment"
+)]
+fn notify_socket() -> Option<String> {
+    std::env::var("NOTIFY_SOCKET")
+        .ok()
+        .filter(|socket| !socket.is_empty())
+}

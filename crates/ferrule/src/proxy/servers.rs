@@ -1,0 +1,141 @@
+//! The two servers of the program: health and metrics.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use jiff::tz::TimeZone;
+use tokio::runtime::Handle;
+
+use crate::config::gates::Gate;
+use crate::config::options::Options;
+use crate::config::{Config, encode};
+use crate::health::proxy::ProxyHealth;
+use crate::http::{Role, Station, StationError};
+use crate::logging;
+use crate::metrics::{Build, Metrics};
+use crate::moment::{Clock, Moment};
+use crate::pages::{Pages, Versions};
+
+/// Both servers, while they stand.
+pub struct Servers {
+    health: Option<Station>,
+    metrics: Option<Station>,
+}
+
+/// A server that could not be opened though it must.
+pub struct Fallen {
+    pub role: Role,
+    pub error: StationError,
+}
+
+impl Servers {
+    /// Opens both at their configured addresses.
+    pub fn open(
+        runtime: &Handle,
+        options: &Options,
+        metrics: &Arc<Metrics>,
+        health: Option<&Arc<ProxyHealth>>,
+        config: &Arc<RwLock<Config>>,
+        clock: &Clock,
+    ) -> Self {
+        let hard_fail = options.config.bind_address_hard_fail;
+        let open =
+            |role, address, handler| Station::open(runtime, role, address, hard_fail, handler);
+        let health = health
+            .zip(options.config.healthz_address())
+            .map(|(health, address)| {
+                open(Role::ProxyHealth, address, health.handler(clock.clone()))
+            });
+        let pages = pages(options, metrics, config, clock);
+        let metrics = options
+            .config
+            .metrics_address()
+            .map(|address| open(Role::Metrics, address, pages.handler()));
+        Self { health, metrics }
+    }
+
+    /// Moves to the addresses of a new configuration.
+    pub fn adopt(&self, config: &Config) {
+        for (station, address) in [
+            (&self.health, config.healthz_address()),
+            (&self.metrics, config.metrics_address()),
+        ] {
+            if let (Some(station), Some(address)) = (station, address) {
+                station.rebind(address);
+            }
+        }
+    }
+
+    /// Waits for a failure that ends the process.
+    pub async fn failed(&mut self) -> Fallen {
+        async fn of(role: Role, station: Option<&mut Station>) -> Fallen {
+            match station {
+                Some(station) => Fallen {
+                    role,
+                    error: station.failed().await,
+                },
+                None => pending().await,
+            }
+        }
+        tokio::select! {
+            fallen = of(Role::ProxyHealth, self.health.as_mut()) => fallen,
+            fallen = of(Role::Metrics, self.metrics.as_mut()) => fallen,
+        }
+    }
+}
+
+fn pages(
+    options: &Options,
+    metrics: &Arc<Metrics>,
+    config: &Arc<RwLock<Config>>,
+    clock: &Clock,
+) -> Pages {
+    let config = config.clone();
+    let configz = move || encode::configz(&config.read().unwrap_or_else(PoisonError::into_inner));
+    let mut pages = Pages::new(metrics.clone(), Box::new(configz));
+    if options.gates.is_on(Gate::ComponentFlagz) {
+        let flags = options.flags.entries().into_iter();
+        pages = pages.with_flagz(
+            flags
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect::<BTreeMap<_, _>>(),
+        );
+    }
+    if options.gates.is_on(Gate::ComponentStatusz) {
+        let release = release(options.flags.reported_version());
+        let versions = Versions {
+            toolchain: TOOLCHAIN.to_owned(),
+            binary: release.clone(),
+            emulation: release,
+        };
+        pages = pages.with_statusz(versions, Moment::now(), TimeZone::UTC, clock.clone());
+    }
+    if options.config.enable_profiling {
+        pages = pages.with_debug(Box::new(logging::set_verbosity));
+    }
+    pages
+}
+
+/// What this was built with.
+const TOOLCHAIN: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
+
+/// What the metrics say this program is.
+pub fn build() -> Build {
+    Build {
+        major: "1",
+        minor: "36",
+        git_version: crate::config::KUBERNETES_VERSION,
+        commit: "",
+        date: "",
+        compiler: TOOLCHAIN,
+        platform: "linux/amd64",
+        ferrule: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+/// `1.36` of `v1.36.4`.
+fn release(version: &str) -> String {
+    let numbers = version.trim_start_matches('v').split('.');
+    numbers.take(2).collect::<Vec<_>>().join(".")
+}
