@@ -85,14 +85,22 @@ impl Proxy {
             format!("--metrics-bind-address={metrics}"),
         ];
         let mut command = ferrule();
-        command.arg("proxy").args(addresses).args(extra);
+        command
+            .arg("proxy")
+            .args(addresses)
+            .arg("--hostname-override=node-a")
+            .args(extra);
         Self::spawn(command, health, metrics)
     }
 
     /// Starts with a configuration file.
     fn with_config(file: &Path, health: SocketAddr, metrics: SocketAddr) -> Self {
         let mut command = ferrule();
-        command.arg("proxy").arg("--config").arg(file);
+        command
+            .arg("proxy")
+            .arg("--hostname-override=node-a")
+            .arg("--config")
+            .arg(file);
         Self::spawn(command, health, metrics)
     }
 
@@ -100,7 +108,7 @@ impl Proxy {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let child = command
-            .args(["--dry-run", "--hostname-override=node-a", "--manifests"])
+            .args(["--dry-run", "--manifests"])
             .arg(examples())
             .stderr(fs::File::create(&log).unwrap())
             .stdout(Stdio::null())
@@ -251,6 +259,7 @@ fn core_055_sigterm_ends_it_as_the_first_process_of_a_container_too() {
         .args(["--pid", "--fork", "--kill-child", "--"])
         .arg(env!("CARGO_BIN_EXE_ferrule"))
         .arg("proxy")
+        .arg("--hostname-override=node-a")
         .arg(format!("--healthz-bind-address={health}"))
         .arg(format!("--metrics-bind-address={}", free_address()));
     let mut proxy = Proxy::spawn(command, health, health);
@@ -375,6 +384,7 @@ fn systemd_is_told_when_everything_is_programmed() {
     command
         .env("NOTIFY_SOCKET", &socket)
         .arg("proxy")
+        .arg("--hostname-override=node-a")
         .arg(format!("--healthz-bind-address={health}"))
         .arg(format!("--metrics-bind-address={metrics}"));
     let _proxy = Proxy::spawn(command, health, metrics);
@@ -410,6 +420,7 @@ fn core_065_a_port_in_use_is_fatal_only_with_hard_fail() {
     let elsewhere = free_address();
     command
         .arg("proxy")
+        .arg("--hostname-override=node-a")
         .arg(health)
         .arg(format!("--metrics-bind-address={elsewhere}"));
     let proxy = Proxy::spawn(command, address, elsewhere);
@@ -537,4 +548,30 @@ fn what_is_wrong_at_the_start_is_told_and_exits_1() {
     let (code, _, log) = fails(&[&config, &out]);
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("unknown field \\\"bogus\\\""), "{log}");
+}
+
+#[test]
+fn core_037_a_missing_node_does_not_hold_up_the_start() {
+    let proxy = Proxy::start(&["--hostname-override=nobody"]);
+    proxy.ready();
+    assert_eq!(status(&get(proxy.health, "/livez").unwrap()), "200");
+    // But load balancers are told to go elsewhere: the name may be wrong.
+    assert_eq!(status(&get(proxy.health, "/healthz").unwrap()), "503");
+}
+
+#[test]
+fn core_043_both_families_run_though_the_node_has_addresses_of_one() {
+    let proxy = Proxy::start(&[]);
+    proxy.ready();
+    let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let families: &[&str] = if has_ipv6 {
+        &["IPv4", "IPv6"]
+    } else {
+        &["IPv4"]
+    };
+    for family in families {
+        let synced =
+            format!("kubeproxy_sync_proxy_rules_last_timestamp_seconds{{ip_family=\"{family}\"}}");
+        assert!(proxy.metric(&synced).is_some(), "{family}");
+    }
 }

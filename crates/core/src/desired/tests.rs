@@ -494,6 +494,60 @@ fn new_settings_redraw_what_they_concern() {
     assert!(scene.step().is_empty());
 }
 
+/// A scene that recognises pods by the Node's pod networks.
+fn by_node_network() -> Scene {
+    Scene::with(Settings {
+        detect_local: DetectLocal::NodeCidr,
+        ..Settings::default()
+    })
+}
+
+#[test]
+fn core_038_pod_networks_that_come_late_are_taken_up_when_they_come() {
+    let mut scene = by_node_network();
+    scene.service(service("ns/a")).step();
+    assert_eq!(
+        scene.frontend("ns/a", ClusterIp).masquerade,
+        Masquerade::Never
+    );
+    let mut named = node("a");
+    named.pod_cidrs = ["10.1.0.0/24".parse().unwrap()].into();
+    let delta = scene.node(named).step();
+    assert_eq!(delta.families.v4.changed().count(), 1);
+    assert_eq!(
+        scene.frontend("ns/a", ClusterIp).masquerade,
+        Masquerade::Outside
+    );
+}
+
+#[test]
+fn core_039_other_pod_networks_are_followed_without_a_restart() {
+    let mut scene = by_node_network();
+    let with = |net: &str| {
+        let mut named = node("a");
+        named.pod_cidrs = [net.parse().unwrap()].into();
+        named
+    };
+    scene
+        .node(with("10.1.0.0/24"))
+        .service(service("ns/a"))
+        .step();
+    let delta = scene.node(with("10.2.0.0/24")).step();
+    assert!(delta.families.v4.facts);
+    assert!(
+        delta.families.v4.changes.is_empty(),
+        "the way to tell is still there"
+    );
+    let net = "10.2.0.0/24".parse().unwrap();
+    let detector = crate::facts::Detector::Source(net);
+    assert_eq!(scene.desired.facts(Family::V4).detector, Some(detector));
+
+    // In the other modes nobody asks.
+    let mut scene = Scene::new();
+    scene.node(with("10.1.0.0/24")).step();
+    assert!(scene.node(with("10.2.0.0/24")).step().is_empty());
+}
+
 #[test]
 fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
     let mut scene = Scene::new();

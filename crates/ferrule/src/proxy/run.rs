@@ -274,3 +274,44 @@ fn notify_socket() -> Option<String> {
         .ok()
         .filter(|socket| !socket.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::go::GoDuration;
+
+    fn config(mode: Mode) -> Config {
+        let mut config = Config::default();
+        mode.as_str().clone_into(&mut config.mode);
+        config
+    }
+
+    #[test]
+    fn core_102_everything_is_looked_at_once_an_hour_and_in_ipvs_once_per_period() {
+        for (mode, max) in [
+            (Mode::Iptables, Duration::from_hours(1)),
+            (Mode::Nftables, Duration::from_hours(1)),
+            (Mode::Ipvs, Duration::from_secs(30)),
+        ] {
+            let limits = limits(&config(mode));
+            assert_eq!(limits.max, max, "{mode:?}");
+            assert_eq!(limits.retry, Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn core_050_a_score_that_cannot_be_set_does_not_stop_the_start() {
+        // A machine without any of the files; nothing is to be set but the score.
+        let root = tempfile::tempdir().unwrap();
+        let mut config = config(Mode::Nftables);
+        config.conntrack.max_per_core = 0;
+        config.conntrack.tcp_established_timeout = GoDuration::from_secs(0);
+        config.conntrack.tcp_close_wait_timeout = GoDuration::from_secs(0);
+        assert!(
+            Host::new(root.path())
+                .set_oom_score(config.oom_score_adj)
+                .is_err()
+        );
+        prepare(&Host::new(root.path()), &config).unwrap();
+    }
+}

@@ -430,3 +430,28 @@ fn the_node_is_told_when_it_changes() {
         ["node here leaving=false", "node here leaving=true"]
     );
 }
+
+#[test]
+fn core_040_a_node_that_changes_its_address_is_followed_without_a_restart() {
+    let node = |address: &str| {
+        event(
+            Kind::Node,
+            json!({
+                "metadata": { "name": "here" },
+                "status": { "addresses": [{ "type": "InternalIP", "address": address }] },
+            }),
+        )
+    };
+    let script = Script::default();
+    run(
+        &script,
+        vec![
+            lists(vec![service("a", "10.96.0.1")]),
+            cluster(vec![node("192.0.2.1")]),
+            cluster(vec![node("192.0.2.2")]),
+        ],
+    );
+    // Where NodePorts answer may have moved, so the family is programmed; no Service changed.
+    let moved = Call::Delta(Family::V4, vec![], vec![]);
+    assert_eq!(script.take_calls()[2..], [moved.clone(), moved]);
+}
