@@ -124,7 +124,6 @@ pub struct Ipvs {
 
 impl Ipvs {
     /// Networks whose virtual servers are left alone.
-    #[expect(dead_code, reason = "the ipvs dataplane asks")]
     pub fn excluded(&self) -> Vec<IpNet> {
         let cidrs = self.exclude_cidrs.iter().flatten();
         cidrs.filter_map(|text| parse_cidr(text)).collect()

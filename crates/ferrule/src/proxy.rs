@@ -17,6 +17,7 @@ use crate::config::options::{self, Failure, Notice, Options};
 use crate::config::{encode, v1alpha1::LoggingConfiguration};
 use crate::logging;
 
+mod checks;
 mod cluster;
 mod dataplanes;
 mod reload;

@@ -26,7 +26,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Cluster {
     /// For events; there is nobody to tell when there is no API server.
     pub recorder: Option<Recorder>,
-    /// Manifests that cannot be read at the start end the program.
+    /// Ends the program: manifests that cannot be read at the start, settings that cannot be
+    /// right on this Node.
+    pub fail: mpsc::Sender<anyhow::Error>,
     fatal: mpsc::Receiver<anyhow::Error>,
     /// Whatever must live as long as it is watched.
     watching: Vec<Box<dyn Any>>,
@@ -44,6 +46,7 @@ impl Cluster {
         let (fail, fatal) = mpsc::channel(1);
         let mut cluster = Self {
             recorder: None,
+            fail: fail.clone(),
             fatal,
             watching: Vec::new(),
         };

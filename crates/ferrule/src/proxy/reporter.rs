@@ -10,7 +10,10 @@ use ferrule_core::issue::{Issue, Severity};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_dataplane::host::Host;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
+use super::checks::{self, Complaint};
+use crate::config::Config;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::{self, Refusal, ServiceHealth};
 use crate::logging::info_v;
@@ -31,6 +34,13 @@ pub struct Reporter {
     pub systemd: Option<String>,
     /// Families that were not programmed yet.
     pub unprogrammed: BTreeSet<Family>,
+    /// For settings that cannot be right.
+    pub config: Config,
+    pub supported: Vec<Family>,
+    /// Complaints that were logged, so that each is logged once.
+    pub complained: Vec<Complaint>,
+    /// Ends the program.
+    pub fatal: mpsc::Sender<anyhow::Error>,
     /// Issues that were logged, so that each is logged once.
     pub told: BTreeSet<Issue>,
 }
@@ -67,6 +77,27 @@ impl Reporter {
                 });
             }
         }
+    }
+
+    /// Looks whether the settings can be right on this Node.
+    fn check(&mut self, node: &Node) {
+        let complaints = checks::complaints(&self.config, &self.supported, node);
+        for complaint in &complaints {
+            if self.complained.contains(complaint) {
+                continue;
+            }
+            if complaint.fatal {
+                // When it is full, we are ending already.
+                _ = self.fatal.try_send(anyhow::anyhow!(complaint.text.clone()));
+            } else {
+                let err = &complaint.text;
+                tracing::error!(
+                    err,
+                    "Kube-proxy configuration may be incomplete or incorrect"
+                );
+            }
+        }
+        self.complained = complaints;
     }
 
     /// Every family was programmed once.
@@ -168,6 +199,7 @@ impl Observer for Reporter {
         if let Some(health) = &self.health {
             health.set_node(state);
         }
+        self.check(node);
     }
 
     fn heard(&mut self, services: usize, slices: usize) {

@@ -135,6 +135,10 @@ impl<'a> Program<'a> {
             systemd: notify_socket(),
             unprogrammed: families.iter().copied().collect(),
             told: BTreeSet::new(),
+            config: config.clone(),
+            supported: families.to_vec(),
+            complained: Vec::new(),
+            fatal: cluster.fail.clone(),
         };
         let settings = config.settings(&options.gates);
         let started = Moment::now().wall.into();
