@@ -159,8 +159,15 @@ impl Failure {
     }
 
     /// The version we asked for is newer than anything the server has.
-    pub fn is_from_the_future(&self) -> bool {
+    fn is_from_the_future(&self) -> bool {
         self.refusal().is_some_and(Refusal::is_from_the_future)
+    }
+
+    /// Another version, or none, may be answered better.
+    pub fn is_about_the_version(&self) -> bool {
+        // To a server that counts otherwise, what we know is no version at all.
+        let senseless = matches!(self.code(), Some(400 | 422));
+        self.is_expired() || self.is_from_the_future() || senseless
     }
 
     /// The server does not know the collection.
@@ -396,7 +403,8 @@ mod tests {
         let future = refused(504, future);
         assert!(future.is_from_the_future() && !future.is_expired());
         assert_eq!(future.retry_after(), Some(Duration::from_secs(1)));
-        assert!(!refused(504, "").is_from_the_future());
+        assert!(!refused(504, "").is_about_the_version());
+        assert!(refused(400, "").is_about_the_version());
     }
 
     #[test]

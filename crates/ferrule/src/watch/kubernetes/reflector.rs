@@ -312,7 +312,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 self.backoff.note(now);
                 return;
             }
-        } else if failure.is_expired() || failure.is_from_the_future() {
+        } else if failure.is_about_the_version() {
             self.next = Next::List;
             self.version = Version::Newest;
             self.pages = false;
@@ -370,10 +370,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 true
             }
             Kind::EndpointSlice if self.resource.name != ENDPOINTS.name => {
-                tracing::warn!(
-                    resource = self.resource.name,
-                    "The API server does not offer this; using its older endpoints"
-                );
+                if !std::mem::replace(&mut self.told_missing, true) {
+                    tracing::warn!(
+                        resource = self.resource.name,
+                        "The API server does not offer this; using its older endpoints"
+                    );
+                }
                 self.look_elsewhere(&ENDPOINTS);
                 true
             }

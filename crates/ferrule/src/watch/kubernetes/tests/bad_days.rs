@@ -8,6 +8,7 @@ use super::*;
 fn every_refusal_is_survived_on_list_and_watch() {
     run(async {
         let faults = [
+            Fault::Status(400, "BadRequest"),
             Fault::Status(401, "Unauthorized"),
             Fault::Status(403, "Forbidden"),
             Fault::Page(404, "404 page not found\n"),

@@ -1,35 +1,38 @@
 //! What would be in the log.
 
+use std::cell::RefCell;
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
 use tracing::field::{Field, Visit};
-use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-/// Collects what this thread logs while it exists.
-pub struct Log {
-    lines: Lines,
-    _guard: DefaultGuard,
+thread_local! {
+    /// What this thread logged; a test and all its tasks share one.
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+/// Collects what this thread logs from now on.
+pub struct Log(());
 
 impl Log {
     pub fn new() -> Self {
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::registry().with(lines.clone());
-        Self {
-            lines,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
+        static ONCE: Once = Once::new();
+        // One for the whole process: with one per thread, a thread that has none can switch a
+        // line off for all others (tracing remembers per line whether anyone wants it).
+        ONCE.call_once(|| {
+            let subscriber = tracing_subscriber::registry().with(ToThread);
+            tracing::subscriber::set_global_default(subscriber).expect("nobody else does this");
+        });
+        LINES.with_borrow_mut(Vec::clear);
+        Self(())
     }
 
     /// Our own lines of at least `INFO`, each `LEVEL name=value …`.
     pub fn lines(&self) -> Vec<String> {
-        self.lines.0.lock().unwrap().clone()
+        let Self(()) = self;
+        LINES.with_borrow(Clone::clone)
     }
 
     /// The warnings about a resource.
@@ -42,7 +45,9 @@ impl Log {
     }
 }
 
-impl<S: tracing::Subscriber> Layer<S> for Lines {
+struct ToThread;
+
+impl<S: tracing::Subscriber> Layer<S> for ToThread {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
         if *metadata.level() > tracing::Level::INFO || !metadata.target().starts_with("ferrule") {
@@ -50,7 +55,7 @@ impl<S: tracing::Subscriber> Layer<S> for Lines {
         }
         let mut line = Words(metadata.level().to_string());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        LINES.with_borrow_mut(|lines| lines.push(line.0));
     }
 }
 
