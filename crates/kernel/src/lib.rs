@@ -9,6 +9,7 @@
 
 pub mod exchange;
 pub mod netns;
+pub mod nft;
 pub mod recorder;
 pub mod socket;
 pub mod wire;
