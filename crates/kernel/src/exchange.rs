@@ -108,6 +108,9 @@ impl Verdict {
     }
 
     /// The same as an error, unless all is well.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`].
     pub fn into_result(self) -> Result<(), RequestError> {
         if self.errno == 0 {
             return Ok(());
@@ -147,6 +150,11 @@ impl<T: Transport> Exchange<T> {
     /// The transport.
     pub const fn transport(&self) -> &T {
         &self.transport
+    }
+
+    /// The transport, to look at what it recorded.
+    pub const fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
     }
 
     /// Makes a request of this kind that is answered by an acknowledgement.

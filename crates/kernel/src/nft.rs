@@ -22,6 +22,8 @@ mod object;
 pub mod ranges;
 mod set;
 mod table;
+#[cfg(test)]
+mod tests;
 mod uapi;
 mod value;
 
@@ -84,6 +86,11 @@ impl<T: Transport> Nft<T> {
     /// The port by which notifications name the changes made here.
     pub fn port(&self) -> u32 {
         self.exchange.transport().port()
+    }
+
+    /// The transport, to look at what it recorded.
+    pub const fn transport_mut(&mut self) -> &mut T {
+        self.exchange.transport_mut()
     }
 
     /// Makes the changes of a batch, all or none.

@@ -212,7 +212,7 @@ impl fmt::Debug for Writer {
         f.debug_struct("Writer")
             .field("len", &self.len())
             .field("overflowed", &self.overflowed)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

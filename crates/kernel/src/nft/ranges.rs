@@ -29,8 +29,7 @@ pub fn elements(ranges: impl IntoIterator<Item = (Value, Value)>) -> Vec<Element
     if let Some((first, _)) = merged.first()
         && first.as_bytes().iter().any(|byte| *byte != 0)
     {
-        let zero = vec![0; first.as_bytes().len()];
-        elements.push(end(Value::from_bytes(&zero).expect("as long as another")));
+        elements.push(end(filled(*first, 0)));
     }
     for (first, last) in merged {
         elements.push(Element::new(first));
@@ -52,9 +51,7 @@ pub fn ranges(elements: &[Element]) -> Vec<(Value, Value)> {
         open = (!ends).then_some(key);
     }
     if let Some(first) = open {
-        let highest = vec![0xff; first.as_bytes().len()];
-        let highest = Value::from_bytes(&highest).expect("as long as another");
-        ranges.push((first, highest));
+        ranges.push((first, filled(first, u8::MAX)));
     }
     ranges
 }
@@ -77,13 +74,19 @@ fn preceding(value: Value) -> Option<Value> {
 }
 
 /// Changes the last byte, and the one before for as long as they are `turning`.
-fn step(value: Value, turning: u8, change: impl Fn(u8) -> u8) -> Option<Value> {
-    let mut bytes = value.as_bytes().to_vec();
+fn step(mut value: Value, turning: u8, change: impl Fn(u8) -> u8) -> Option<Value> {
+    let bytes = value.as_bytes_mut();
     let from = bytes.iter().rposition(|byte| *byte != turning)?;
     for byte in &mut bytes[from..] {
         *byte = change(*byte);
     }
-    Some(Value::from_bytes(&bytes).expect("as long as before"))
+    Some(value)
+}
+
+/// As long as another value, and all bytes the same.
+fn filled(mut value: Value, byte: u8) -> Value {
+    value.as_bytes_mut().fill(byte);
+    value
 }
 
 #[cfg(test)]

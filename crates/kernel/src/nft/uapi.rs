@@ -24,8 +24,6 @@ pub mod msg {
     pub const GETGEN: u16 = 0xa10;
 }
 
-/// The group that hears of every change.
-pub const GROUP_NFTABLES: u32 = 7;
 /// In the header of a batch: whose batch it is.
 pub const SUBSYSTEM: u16 = 10;
 pub const BATCH_GENID: u16 = 1;
@@ -36,7 +34,6 @@ pub mod table {
     pub const FLAGS: u16 = 2;
     pub const HANDLE: u16 = 4;
     pub const USERDATA: u16 = 6;
-    pub const OWNER: u16 = 7;
 }
 
 pub mod chain {

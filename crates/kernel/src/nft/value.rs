@@ -107,6 +107,10 @@ impl Value {
         &self.bytes[..usize::from(self.len)]
     }
 
+    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..usize::from(self.len)]
+    }
+
     pub(super) fn write(&self, writer: &mut Writer, kind: u16) {
         writer.nest(kind, |writer| writer.attr(data::VALUE, self.as_bytes()));
     }

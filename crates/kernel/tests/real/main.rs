@@ -9,6 +9,7 @@
     reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
 )]
 
+mod captures;
 mod listing;
 mod refusals;
 mod round_trip;

@@ -49,7 +49,7 @@ impl Sample {
     }
 }
 
-/// An address of the family: 10.x.0.y or fd00::x:y.
+/// An address of the family: 10.x.0.y or `fd00::x:y`.
 pub fn address(family: Family, x: u8, y: u8) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from([10, x, 0, y]),
@@ -127,7 +127,7 @@ fn sets(family: Family) -> Vec<Set> {
         Set::map("marks", [Field::Interface], [Field::Mark]),
         Set {
             dynamic: true,
-            stay: Stay::For(Duration::from_secs(600)),
+            stay: Stay::For(Duration::from_mins(10)),
             ..Set::new("affinity-one", [address])
         },
         Set {
@@ -212,7 +212,7 @@ fn elements(family: Family) -> Vec<(Name, Vec<Element>)> {
         (
             "affinity",
             vec![Element {
-                timeout: Some(Duration::from_secs(10800)),
+                timeout: Some(Duration::from_hours(3)),
                 ..Element::value(
                     Value::from(a(2, 1))
                         .address(a(96, 1))

@@ -1,5 +1,6 @@
 //! Namespaces, programs and goldens for tests.
 
+use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
@@ -49,6 +50,30 @@ pub fn expect(name: &str, actual: &str) {
         expected == actual,
         "{name} differs; UPDATE_EXPECT=1 renews it. It would be:\n{actual}"
     );
+}
+
+/// The bytes in a file of `testdata`, which is first written when `UPDATE_EXPECT` is set.
+///
+/// Kernels differ in what they add to a message, so what is received is not compared with it
+/// byte by byte.
+pub fn captured(name: &str, caption: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = testdata(name);
+    if variable("UPDATE_EXPECT") {
+        let mut text = String::new();
+        for line in caption.lines() {
+            writeln!(text, "# {}", line.trim()).unwrap();
+        }
+        for row in bytes.chunks(16) {
+            let row: Vec<_> = row.iter().map(|byte| format!("{byte:02x}")).collect();
+            writeln!(text, "{}", row.join(" ")).unwrap();
+        }
+        std::fs::write(&path, text).unwrap();
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    let rows = text.lines().filter(|line| !line.starts_with('#'));
+    rows.flat_map(str::split_whitespace)
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect()
 }
 
 fn testdata(name: &str) -> PathBuf {

@@ -38,14 +38,15 @@ fn long_lists_are_split_and_stay_in_order() {
     assert!(messages.len() > 5, "{}", messages.len());
     assert_eq!(batch.too_long(), None);
     let mut found = 0;
+    let count = u32::try_from(messages.len()).unwrap();
     for (index, (_, _, sequence, body)) in (1..).zip(&messages) {
         assert_eq!(*sequence, index);
         let (_, lengths) = list(body).unwrap();
-        let last = index == messages.len() as u32;
+        let last = index == count;
         assert_eq!(batch.locate(index, None).0, usize::from(last));
         // The first of this message, where it lies behind the names of table and set.
-        let at = HEADER + NFGEN + 8 + 8 + 4;
-        let element = batch.locate(index, Some(at as u32)).1;
+        let at = 16 + 4 + 8 + 8 + 4;
+        let element = batch.locate(index, Some(at)).1;
         assert_eq!(element, Some(if last { 0 } else { found }));
         found += lengths.len();
     }
