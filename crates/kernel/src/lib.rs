@@ -7,6 +7,7 @@
 //! Nothing here knows Kubernetes, and nothing is decided here. What the kernel says is never
 //! trusted to be well formed.
 
+pub mod conntrack;
 pub mod exchange;
 pub mod netns;
 pub mod nft;

@@ -6,6 +6,7 @@
 //! The kernel works on a request inside `send`, so its answers are there when that returns.
 //! Waiting in `receive` is for what goes wrong, and for notifications.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -60,7 +61,6 @@ const SEND_LIMIT: i32 = 256 * 1024 * 1024;
 const RECEIVE_LIMIT: i32 = 16 * 1024 * 1024;
 
 /// A netlink socket.
-#[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
     port: u32,
@@ -161,6 +161,15 @@ impl Transport for Socket {
 
     fn port(&self) -> u32 {
         self.port
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket")
+            .field("fd", &self.fd)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 

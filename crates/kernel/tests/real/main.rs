@@ -10,6 +10,7 @@
 )]
 
 mod captures;
+mod flows;
 mod listing;
 mod refusals;
 mod round_trip;

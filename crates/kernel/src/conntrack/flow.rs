@@ -1,0 +1,405 @@
+//! Flows, and what to look for in them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::Family;
+use crate::wire::{Attribute, Attributes, Malformed, Writer};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Attributes of `linux/netfilter/nfnetlink_conntrack.h`.
+mod attr {
+    pub const TUPLE_ORIG: u16 = 1;
+    pub const TUPLE_REPLY: u16 = 2;
+    pub const STATUS: u16 = 3;
+    pub const TIMEOUT: u16 = 7;
+    pub const MARK: u16 = 8;
+    pub const ID: u16 = 12;
+    pub const ZONE: u16 = 18;
+    pub const FILTER: u16 = 25;
+
+    pub const TUPLE_IP: u16 = 1;
+    pub const TUPLE_PROTO: u16 = 2;
+
+    pub const V4_SRC: u16 = 1;
+    pub const V4_DST: u16 = 2;
+    pub const V6_SRC: u16 = 3;
+    pub const V6_DST: u16 = 4;
+
+    pub const PROTO_NUM: u16 = 1;
+    pub const SRC_PORT: u16 = 2;
+    pub const DST_PORT: u16 = 3;
+
+    pub const ORIG_FLAGS: u16 = 1;
+    pub const REPLY_FLAGS: u16 = 2;
+
+    pub const F_IP_SRC: u32 = 1;
+    pub const F_IP_DST: u32 = 2;
+    pub const F_PROTO_NUM: u32 = 8;
+    pub const F_SRC_PORT: u32 = 16;
+    pub const F_DST_PORT: u32 = 32;
+}
+
+/// One direction of a flow. Ports are 0 for protocols without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    /// Where packets come from.
+    pub source: SocketAddr,
+    /// Where they go.
+    pub destination: SocketAddr,
+    /// TCP, UDP and so on, by number.
+    pub protocol: u8,
+}
+
+impl Tuple {
+    /// The family of its addresses.
+    pub const fn family(&self) -> Family {
+        match self.source {
+            SocketAddr::V4(_) => Family::V4,
+            SocketAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// The tuple of an answer, if nothing is translated.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            protocol: self.protocol,
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, kind: u16) {
+        let everything = Match {
+            source: Some(self.source.ip()),
+            destination: Some(self.destination.ip()),
+            source_port: Some(self.source.port()),
+            destination_port: Some(self.destination.port()),
+        };
+        everything.write(writer, kind, Some(self.protocol));
+    }
+
+    /// `None` if it has no addresses of our families.
+    fn read(attr: &Attribute<'_>) -> Result<Option<Self>, Malformed> {
+        let (mut source, mut destination) = (None, None);
+        let (mut protocol, mut from, mut to) = (0, 0, 0);
+        for attr in attr.nested() {
+            let attr = attr?;
+            for inner in attr.nested() {
+                let inner = inner?;
+                match (attr.kind, inner.kind) {
+                    (attr::TUPLE_IP, attr::V4_SRC) => source = Some(v4(&inner)?),
+                    (attr::TUPLE_IP, attr::V4_DST) => destination = Some(v4(&inner)?),
+                    (attr::TUPLE_IP, attr::V6_SRC) => source = Some(v6(&inner)?),
+                    (attr::TUPLE_IP, attr::V6_DST) => destination = Some(v6(&inner)?),
+                    (attr::TUPLE_PROTO, attr::PROTO_NUM) => protocol = inner.u8()?,
+                    (attr::TUPLE_PROTO, attr::SRC_PORT) => from = inner.u16_be()?,
+                    (attr::TUPLE_PROTO, attr::DST_PORT) => to = inner.u16_be()?,
+                    _ => {}
+                }
+            }
+        }
+        let addresses = source.zip(destination);
+        Ok(addresses.map(|(source, destination)| Self {
+            source: SocketAddr::new(source, from),
+            destination: SocketAddr::new(destination, to),
+            protocol,
+        }))
+    }
+}
+
+fn v4(attr: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    attr.array()
+        .map(|bytes: [u8; 4]| Ipv4Addr::from(bytes).into())
+}
+
+fn v6(attr: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    attr.array()
+        .map(|bytes: [u8; 16]| Ipv6Addr::from(bytes).into())
+}
+
+/// A tracked flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// As its first packet was sent.
+    pub original: Tuple,
+    /// As answers are sent; if that is not the reverse, the flow is translated.
+    pub reply: Tuple,
+    /// Flows of different zones have nothing to do with each other.
+    pub zone: u16,
+    /// Bits; [`Flow::DESTINATION_TRANSLATED`] and so on.
+    pub status: u32,
+    /// A mark that rules may set.
+    pub mark: u32,
+    /// Seconds that it will still be tracked without traffic.
+    pub timeout: u32,
+    /// The kernel's number for it; another flow with the same tuple has another one.
+    pub id: u32,
+}
+
+impl Flow {
+    /// An answer was seen.
+    pub const SEEN_REPLY: u32 = 0x2;
+    /// It is kept when memory is short.
+    pub const ASSURED: u32 = 0x4;
+    /// The source is translated.
+    pub const SOURCE_TRANSLATED: u32 = 0x10;
+    /// The destination is translated.
+    pub const DESTINATION_TRANSLATED: u32 = 0x20;
+
+    /// A flow to be entered.
+    pub const fn new(original: Tuple, reply: Tuple) -> Self {
+        Self {
+            original,
+            reply,
+            zone: 0,
+            status: 0,
+            mark: 0,
+            timeout: 60,
+            id: 0,
+        }
+    }
+
+    /// Everything that the kernel needs to enter it.
+    pub(super) fn write_new(&self, writer: &mut Writer) {
+        self.original.write(writer, attr::TUPLE_ORIG);
+        self.reply.write(writer, attr::TUPLE_REPLY);
+        writer.u32_be(attr::TIMEOUT, self.timeout);
+        if self.status != 0 {
+            writer.u32_be(attr::STATUS, self.status);
+        }
+        if self.mark != 0 {
+            writer.u32_be(attr::MARK, self.mark);
+        }
+        self.write_zone(writer);
+    }
+
+    /// What tells it from all other flows.
+    pub(super) fn write_identity(&self, writer: &mut Writer) {
+        self.original.write(writer, attr::TUPLE_ORIG);
+        self.write_zone(writer);
+        writer.u32_be(attr::ID, self.id);
+    }
+
+    fn write_zone(&self, writer: &mut Writer) {
+        if self.zone != 0 {
+            writer.u16_be(attr::ZONE, self.zone);
+        }
+    }
+
+    /// `None` if it is of another family than ours.
+    pub(super) fn read(attrs: Attributes<'_>) -> Result<Option<Self>, Malformed> {
+        let (mut original, mut reply) = (None, None);
+        let (mut zone, mut status, mut mark, mut timeout, mut id) = (0, 0, 0, 0, 0);
+        for attr in attrs {
+            let attr = attr?;
+            match attr.kind {
+                attr::TUPLE_ORIG => original = Tuple::read(&attr)?,
+                attr::TUPLE_REPLY => reply = Tuple::read(&attr)?,
+                attr::STATUS => status = attr.u32_be()?,
+                attr::TIMEOUT => timeout = attr.u32_be()?,
+                attr::MARK => mark = attr.u32_be()?,
+                attr::ID => id = attr.u32_be()?,
+                attr::ZONE => zone = attr.u16_be()?,
+                _ => {}
+            }
+        }
+        Ok(original.zip(reply).map(|(original, reply)| Self {
+            original,
+            reply,
+            zone,
+            status,
+            mark,
+            timeout,
+            id,
+        }))
+    }
+}
+
+/// What to look for in one direction; nothing means anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Where packets come from.
+    pub source: Option<IpAddr>,
+    /// Where they go.
+    pub destination: Option<IpAddr>,
+    /// From which port. Needs the filter's protocol.
+    pub source_port: Option<u16>,
+    /// To which port. Needs the filter's protocol.
+    pub destination_port: Option<u16>,
+}
+
+impl Match {
+    const fn has_ports(&self) -> bool {
+        self.source_port.is_some() || self.destination_port.is_some()
+    }
+
+    fn flags(&self, protocol: Option<u8>) -> u32 {
+        let flag = |flag, given| if given { flag } else { 0 };
+        flag(attr::F_IP_SRC, self.source.is_some())
+            | flag(attr::F_IP_DST, self.destination.is_some())
+            | flag(attr::F_PROTO_NUM, protocol.is_some())
+            | flag(attr::F_SRC_PORT, self.source_port.is_some())
+            | flag(attr::F_DST_PORT, self.destination_port.is_some())
+    }
+
+    fn write(&self, writer: &mut Writer, kind: u16, protocol: Option<u8>) {
+        writer.nest(kind, |writer| {
+            writer.nest(attr::TUPLE_IP, |writer| {
+                address(writer, self.source, attr::V4_SRC, attr::V6_SRC);
+                address(writer, self.destination, attr::V4_DST, attr::V6_DST);
+            });
+            writer.nest(attr::TUPLE_PROTO, |writer| {
+                if let Some(protocol) = protocol {
+                    writer.u8(attr::PROTO_NUM, protocol);
+                }
+                if let Some(port) = self.source_port {
+                    writer.u16_be(attr::SRC_PORT, port);
+                }
+                if let Some(port) = self.destination_port {
+                    writer.u16_be(attr::DST_PORT, port);
+                }
+            });
+        });
+    }
+
+    fn matches(&self, tuple: &Tuple) -> bool {
+        let same = |wanted: Option<IpAddr>, is: SocketAddr| wanted.is_none_or(|w| w == is.ip());
+        let same_port = |wanted: Option<u16>, is: SocketAddr| wanted.is_none_or(|w| w == is.port());
+        same(self.source, tuple.source)
+            && same(self.destination, tuple.destination)
+            && same_port(self.source_port, tuple.source)
+            && same_port(self.destination_port, tuple.destination)
+    }
+}
+
+fn address(writer: &mut Writer, address: Option<IpAddr>, kind_v4: u16, kind_v6: u16) {
+    match address {
+        None => {}
+        Some(IpAddr::V4(v4)) => writer.attr(kind_v4, &v4.octets()),
+        Some(IpAddr::V6(v6)) => writer.attr(kind_v6, &v6.octets()),
+    }
+}
+
+/// Which flows are meant. Zones do not matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Which family.
+    pub family: Family,
+    /// Which protocol.
+    pub protocol: Option<u8>,
+    /// What to look for in the first packet.
+    pub original: Match,
+    /// What to look for in answers.
+    pub reply: Match,
+}
+
+impl Filter {
+    /// All flows of a family.
+    pub fn all(family: Family) -> Self {
+        Self {
+            family,
+            protocol: None,
+            original: Match::default(),
+            reply: Match::default(),
+        }
+    }
+
+    /// All flows of a protocol.
+    pub fn protocol(family: Family, protocol: u8) -> Self {
+        Self {
+            protocol: Some(protocol),
+            ..Self::all(family)
+        }
+    }
+
+    /// Whether it has no condition beside the family.
+    pub fn is_empty(&self) -> bool {
+        self.protocol.is_none() && self.original == self.reply && self.original == Match::default()
+    }
+
+    /// Whether a flow is meant.
+    pub fn matches(&self, flow: &Flow) -> bool {
+        self.family == flow.original.family()
+            && self
+                .protocol
+                .is_none_or(|wanted| wanted == flow.original.protocol)
+            && self.original.matches(&flow.original)
+            && self.reply.matches(&flow.reply)
+    }
+
+    /// A filter that no flow matches, with all that a tuple needs.
+    pub(super) fn nobody() -> Self {
+        let unspecified = Some(Ipv4Addr::UNSPECIFIED.into());
+        Self {
+            original: Match {
+                source: unspecified,
+                destination: unspecified,
+                source_port: Some(0),
+                destination_port: Some(0),
+            },
+            ..Self::protocol(Family::V4, UDP)
+        }
+    }
+
+    /// The part of it that the kernel is sure to understand, and whether that is all of it.
+    ///
+    /// Three things in Linux up to at least 6.18 are left to us (`net/netfilter/
+    /// nf_conntrack_netlink.c`): addresses of IPv6 match the flows that do not have them, ports
+    /// match only for TCP and UDP, and unless `replies` the conditions on answers are read as
+    /// those on the first packet are flagged.
+    pub(super) fn understood(&self, replies: bool) -> (Self, bool) {
+        let mut part = *self;
+        if !replies {
+            part.reply = Match::default();
+        }
+        let ports = matches!(self.protocol, Some(TCP | UDP));
+        for side in [&mut part.original, &mut part.reply] {
+            if self.family == Family::V6 {
+                (side.source, side.destination) = (None, None);
+            }
+            if !ports {
+                (side.source_port, side.destination_port) = (None, None);
+            }
+        }
+        (part, part == *self)
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        if self.is_empty() {
+            return;
+        }
+        // Ports mean nothing to the kernel without the protocol in the same direction.
+        let original = self.protocol;
+        let reply = self.protocol.filter(|_| self.reply.has_ports());
+        let flags = (self.original.flags(original), self.reply.flags(reply));
+        for (kind, part, protocol, flags) in [
+            (attr::TUPLE_ORIG, &self.original, original, flags.0),
+            (attr::TUPLE_REPLY, &self.reply, reply, flags.1),
+        ] {
+            if flags != 0 {
+                part.write(writer, kind, protocol);
+            }
+        }
+        write_flags(writer, flags.0, flags.1);
+    }
+}
+
+/// A filter with a fault that a kernel notices only if it reads conditions on answers by their own
+/// flags: they ask for an address that is not there. The protocol is one that no flow has.
+pub(super) fn write_faulty_filter(writer: &mut Writer) {
+    const RESERVED: u8 = 255;
+    Match::default().write(writer, attr::TUPLE_ORIG, Some(RESERVED));
+    writer.nest(attr::TUPLE_REPLY, |_| {});
+    write_flags(writer, attr::F_PROTO_NUM, attr::F_IP_SRC);
+}
+
+fn write_flags(writer: &mut Writer, original: u32, reply: u32) {
+    writer.nest(attr::FILTER, |writer| {
+        // These two are in this machine's order, unlike all else here.
+        writer.u32_ne(attr::ORIG_FLAGS, original);
+        writer.u32_ne(attr::REPLY_FLAGS, reply);
+    });
+}
