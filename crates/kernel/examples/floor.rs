@@ -17,8 +17,8 @@ use ferrule_kernel::Family;
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::expr::{Found, NatKind, NumgenKind};
 use ferrule_kernel::nft::{
-    Batch, Chain, ChainKind, Element, Expr, Field, Hook, Name, Nft, Reg, Rule, Set, Table, Value,
-    Verdict,
+    Batch, Chain, ChainKind, Element, Event, Expr, Field, Hook, Name, Nft, Reg, Rule, Set, Table,
+    Value, Verdict, Watch,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -65,6 +65,35 @@ fn measure(services: u32) -> Outcome<()> {
     report("snapshot", vec![start.elapsed()]);
     let elements: usize = snapshot.elements.values().map(Vec::len).sum();
     println!("{elements} elements, {}", memory()?);
+    heard(&mut nft, services)
+}
+
+/// The same while somebody listens: the kernel then describes every change.
+fn heard(nft: &mut Nft, services: u32) -> Outcome<()> {
+    let mut watch = Watch::open()?;
+    report("heard: one endpoint replaced", replacements(nft, services)?);
+    let (mut events, mut missed) = (0, false);
+    loop {
+        let next = watch.next(Duration::ZERO)?;
+        if next.is_empty() {
+            break;
+        }
+        missed |= next.contains(&Event::Missed);
+        events += next.len();
+    }
+    println!("{events} events, missed {missed}");
+    let mut load = Vec::new();
+    for _ in 0..RUNS {
+        let mut batch = Batch::new(Family::V4, TABLE);
+        batch.delete_table();
+        nft.commit(&batch)?;
+        while !watch.next(Duration::ZERO)?.is_empty() {}
+        let batch = table(services);
+        let start = Instant::now();
+        nft.commit(&batch)?;
+        load.push(start.elapsed());
+    }
+    report("heard: cold load, commit", load);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: typed requests. Out: typed answers, or an error that says what helps. The bytes between are
 //! netlink's: [`wire`] writes and reads them, [`socket`] carries them, [`exchange`] matches answers
-//! to requests.
+//! to requests. [`nft`], [`conntrack`] and [`route`] are the languages spoken.
 //!
 //! Nothing here knows Kubernetes, and nothing is decided here. What the kernel says is never
 //! trusted to be well formed.
@@ -12,6 +12,7 @@ pub mod exchange;
 pub mod netns;
 pub mod nft;
 pub mod recorder;
+pub mod route;
 pub mod socket;
 pub mod wire;
 

@@ -26,6 +26,7 @@ mod table;
 mod tests;
 mod uapi;
 mod value;
+mod watch;
 
 pub use batch::Batch;
 pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy, Rule};
@@ -36,6 +37,7 @@ pub use object::{Generation, Held, Object};
 pub use set::{Field, Leads, Set, Stay};
 pub use table::Table;
 pub use value::{Comment, Data, Name, Value, Verdict};
+pub use watch::{Change, Event, Watch};
 
 use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 

@@ -49,6 +49,17 @@ pub enum Protocol {
     Netfilter,
 }
 
+/// What was heard of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// Nothing, for as long as was waited.
+    Nothing,
+    /// Messages.
+    Datagram(&'a [u8]),
+    /// More than could be kept until it was read; some of it is lost.
+    Missed,
+}
+
 /// How long an answer may take that should be there already.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -103,6 +114,22 @@ impl Socket {
             libc::NETLINK_ADD_MEMBERSHIP,
             group,
         )
+    }
+
+    /// Waits for what the kernel tells by itself, for at most this time.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn listen(&mut self, patience: Duration) -> io::Result<Heard<'_>> {
+        if !self.wait(patience)? {
+            return Ok(Heard::Nothing);
+        }
+        match self.receive_one(false) {
+            Ok(datagram) => Ok(Heard::Datagram(datagram)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Heard::Missed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until something can be received, for at most this time. Returns whether it can.

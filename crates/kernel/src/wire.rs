@@ -8,7 +8,7 @@
 use std::fmt;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Bytes in a message header.
 pub const HEADER: usize = 16;

@@ -74,6 +74,18 @@ fn a_flow_is_read_as_written() {
 }
 
 #[test]
+fn a_captured_flow_is_understood() {
+    let bytes = crate::wire::tests::bytes(include_str!("../../testdata/flow.hex"));
+    let message = messages(&bytes).next().unwrap().unwrap();
+    let read = read_flow(&message).unwrap().unwrap();
+    assert_eq!((read.original, read.reply), (flow().original, flow().reply));
+    assert_eq!(read.zone, 3);
+    assert_ne!(read.id, 0);
+    // Entered by hand, it counts as seen, but not as translated.
+    assert_eq!(read.status & Flow::DESTINATION_TRANSLATED, 0);
+}
+
+#[test]
 fn flows_that_were_not_asked_for_are_left_out() {
     let (script, mut conntrack) = start();
     let datagrams = vec![described(&flow()), end_of_dump()];

@@ -6,6 +6,7 @@ use super::expr::{CT_NEW, CmpOp, CtKey};
 use super::*;
 use crate::exchange::Verdict as Answer;
 use crate::wire::messages;
+use crate::wire::tests::bytes;
 
 const TABLE: &str = include_str!("../../testdata/table.hex");
 const CHAIN: &str = include_str!("../../testdata/chain.hex");
@@ -13,30 +14,25 @@ const RULE: &str = include_str!("../../testdata/rule.hex");
 const SET: &str = include_str!("../../testdata/set.hex");
 const ELEMENTS: &str = include_str!("../../testdata/elements.hex");
 const ERROR: &str = include_str!("../../testdata/error.hex");
+const GENERATION: &str = include_str!("../../testdata/generation.hex");
 const ADD_MAP: &str = include_str!("../../testdata/add-map.hex");
 const ADD_RANGE_SET: &str = include_str!("../../testdata/add-range-set.hex");
 const ADD_ELEMENTS: &str = include_str!("../../testdata/add-elements.hex");
 const ADD_RULE: &str = include_str!("../../testdata/add-rule.hex");
 
-const ALL: [&str; 10] = [
+const ALL: [&str; 11] = [
     TABLE,
     CHAIN,
     RULE,
     SET,
     ELEMENTS,
     ERROR,
+    GENERATION,
     ADD_MAP,
     ADD_RANGE_SET,
     ADD_ELEMENTS,
     ADD_RULE,
 ];
-
-fn bytes(hex: &str) -> Vec<u8> {
-    let rows = hex.lines().filter(|line| !line.starts_with('#'));
-    rows.flat_map(str::split_whitespace)
-        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
-        .collect()
-}
 
 fn objects(hex: &str) -> Vec<Object> {
     messages(&bytes(hex))
@@ -101,6 +97,25 @@ fn a_captured_rule_is_understood() {
 }
 
 #[test]
+fn a_captured_notification_is_understood() {
+    let [Event::Change(change)] = &watch::read(&bytes(GENERATION))[..] else {
+        panic!("no change")
+    };
+    let Object::Generation(generation) = &change.object else {
+        panic!("no generation")
+    };
+    assert_eq!(generation.id, 2);
+    assert_eq!(generation.process_name.as_deref(), Some("nft"));
+}
+
+#[test]
+fn what_is_not_understood_counts_as_missed() {
+    let mut damaged = bytes(GENERATION);
+    damaged.truncate(damaged.len() - 4);
+    assert_eq!(watch::read(&damaged), [Event::Missed]);
+}
+
+#[test]
 fn a_captured_error_is_understood() {
     let bytes = bytes(ERROR);
     let message = messages(&bytes).next().unwrap().unwrap();
@@ -147,6 +162,7 @@ proptest! {
             let _ = Answer::read(&message);
             let _ = object::describe(&message);
         }
+        watch::read(&bytes);
     }
 
     #[test]

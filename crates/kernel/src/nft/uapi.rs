@@ -24,6 +24,8 @@ pub mod msg {
     pub const GETGEN: u16 = 0xa10;
 }
 
+/// The group that hears of every change.
+pub const GROUP_NFTABLES: u32 = 7;
 /// In the header of a batch: whose batch it is.
 pub const SUBSYSTEM: u16 = 10;
 pub const BATCH_GENID: u16 = 1;

@@ -4,6 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The bytes of a file in `testdata`.
+pub fn bytes(hex: &str) -> Vec<u8> {
+    let rows = hex.lines().filter(|line| !line.starts_with('#'));
+    rows.flat_map(str::split_whitespace)
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect()
+}
+
 fn sample() -> Writer {
     let mut writer = Writer::new();
     let start = writer.begin(0xa03, NLM_F_REQUEST, 7);

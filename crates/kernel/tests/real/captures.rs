@@ -1,12 +1,16 @@
 //! Messages as they travelled, kept in `testdata` for tests that need no kernel.
 
+use std::time::Duration;
+
 use ferrule_kernel::Family;
+use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use ferrule_kernel::nft::{Batch, Chain, Element, Nft, Object, Table, Value, Verdict};
 use ferrule_kernel::recorder::{Recorder, Script};
+use ferrule_kernel::socket::{Heard, Protocol, Socket};
 use ferrule_kernel::wire::{HEADER, Message, messages};
 
 use crate::sample::{TABLE, sample};
-use crate::support::{Tap, captured, in_namespace};
+use crate::support::{Tap, captured, in_namespace, run};
 
 /// The first message of this kind, with the port and the number of the request taken out.
 fn pick(datagrams: &[Vec<u8>], kind: u16) -> Vec<u8> {
@@ -159,4 +163,68 @@ fn what_is_asked_of_the_kernel_is_what_was_kept() {
         "A batch that adds the rule which picks one of two endpoints.",
         &|batch| batch.add_rule(rule("pick-2")),
     );
+}
+
+#[test]
+fn what_the_kernel_tells_by_itself_is_understood_as_kept() {
+    in_namespace(|| {
+        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        socket.join(7).unwrap();
+        run("nft", &["add", "table", "ip", TABLE]);
+        let mut heard = Vec::new();
+        while let Heard::Datagram(datagram) = socket.listen(Duration::ZERO).unwrap() {
+            heard.push(datagram.to_vec());
+        }
+        let caption = "A new generation, told by Linux 6.18 after `nft add table`.";
+        let kept = captured("generation.hex", caption, &pick(&heard, 0xa0f));
+        let Ok(Object::Generation(generation)) = Object::read(&read(&kept)) else {
+            panic!("no generation")
+        };
+        assert_eq!(generation.process_name.as_deref(), Some("nft"));
+        assert!(generation.process.is_some());
+    });
+}
+
+#[test]
+fn a_flow_is_understood_as_kept() {
+    in_namespace(|| {
+        let tuple = |from: &str, to: &str| Tuple {
+            source: from.parse().unwrap(),
+            destination: to.parse().unwrap(),
+            protocol: 17,
+        };
+        let original = tuple("10.0.0.1:1000", "10.96.0.10:53");
+        let reply = tuple("10.1.0.2:5353", "10.0.0.1:1000");
+        let flow = Flow {
+            zone: 3,
+            ..Flow::new(original, reply)
+        };
+        let mut conntrack = Conntrack::new(Tap::open());
+        conntrack.insert(&flow).unwrap();
+        conntrack.flows(&Filter::all(Family::V4)).unwrap();
+        let now = pick(&conntrack.transport_mut().received, 0x100);
+        let caption = "A UDP flow in zone 3 that was translated, as dumped by Linux 6.18.";
+        captured("flow.hex", caption, &now);
+    });
+}
+
+#[test]
+fn an_address_is_understood_as_kept() {
+    in_namespace(|| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        socket.join(9).unwrap();
+        run(
+            "ip",
+            &["address", "add", "fd00::7/64", "dev", "lo", "nodad"],
+        );
+        let Heard::Datagram(datagram) = socket.listen(Duration::from_secs(10)).unwrap() else {
+            panic!("nothing was heard")
+        };
+        let now = pick(&[datagram.to_vec()], 20);
+        captured(
+            "address.hex",
+            "An address of IPv6, told by Linux 6.18.",
+            &now,
+        );
+    });
 }

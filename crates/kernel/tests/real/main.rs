@@ -12,7 +12,9 @@
 mod captures;
 mod flows;
 mod listing;
+mod packets;
 mod refusals;
 mod round_trip;
 mod sample;
 mod support;
+mod watching;
