@@ -129,6 +129,13 @@ impl Batch {
         )
     }
 
+    /// Adds a rule at the beginning of its chain.
+    pub fn insert_rule(&mut self, rule: &Rule) -> usize {
+        self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
+            rule.write(writer, table);
+        })
+    }
+
     /// Puts a rule in the place of another one of the same chain.
     pub fn replace_rule(&mut self, handle: u64, rule: &Rule) -> usize {
         self.step(msg::NEWRULE, NLM_F_REPLACE, |writer, table| {

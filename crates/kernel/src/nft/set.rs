@@ -261,8 +261,9 @@ impl Set {
         } else if typeof_data::is_needed(&self.key) {
             bytes.extend(typeof_data::describe(user::SET_KEY_TYPEOF, &self.key));
         }
-        if let Some(comment) = &self.comment {
-            let room = user::LONGEST.saturating_sub(bytes.len());
+        // The types come first: a listing without remark is poorer, one without types is wrong.
+        let room = user::LONGEST.saturating_sub(bytes.len());
+        if let Some(comment) = self.comment.as_ref().filter(|_| room > 3) {
             bytes.extend(comment.user_data(user::SET_COMMENT, room));
         }
         bytes

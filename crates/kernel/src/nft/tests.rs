@@ -1,5 +1,8 @@
 //! Captured messages, read without a kernel, whole and damaged.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::expr::{CT_NEW, CmpOp, CtKey};
@@ -144,7 +147,101 @@ fn expressions_that_are_not_ours_survive() {
     assert_eq!(read.object, rule);
 }
 
+/// What the reader makes of the only message of a batch.
+fn reread(batch: &Batch) -> Object {
+    let (_, body, _) = batch.parts();
+    let message = messages(body).next().unwrap().unwrap();
+    Object::read(&message).unwrap()
+}
+
+fn fields() -> impl Strategy<Value = Vec<Field>> {
+    let field = prop::sample::select(vec![
+        Field::Ipv4Addr,
+        Field::Ipv6Addr,
+        Field::Protocol,
+        Field::Port,
+        Field::Mark,
+        Field::Interface,
+        Field::Number,
+    ]);
+    proptest::collection::vec(field, 1..=4)
+}
+
+fn leads() -> impl Strategy<Value = Leads> {
+    prop_oneof![
+        Just(Leads::Nowhere),
+        Just(Leads::ToVerdict),
+        fields().prop_map(Leads::To),
+    ]
+}
+
+fn sets() -> impl Strategy<Value = Set> {
+    let stay = prop_oneof![
+        Just(Stay::Forever),
+        Just(Stay::AsTheySay),
+        (1..1_000_000_u64).prop_map(|millis| Stay::For(Duration::from_millis(millis))),
+    ];
+    let flags = any::<(bool, bool)>();
+    // Longer remarks may be cut to leave room for the description of types.
+    let comment = proptest::option::of("[a-z ]{0,10}");
+    (fields(), leads(), flags, stay, any::<u32>(), comment).prop_map(
+        |(key, leads, (interval, dynamic), stay, size, comment)| Set {
+            leads,
+            interval,
+            dynamic,
+            stay,
+            size: NonZeroU32::new(size),
+            comment: comment.as_deref().map(Comment::new),
+            ..Set::new("s", key)
+        },
+    )
+}
+
+fn values() -> impl Strategy<Value = Value> {
+    proptest::collection::vec(any::<u8>(), 1..=64)
+        .prop_map(|bytes| Value::from_bytes(&bytes).unwrap())
+}
+
+fn elements() -> impl Strategy<Value = Element> {
+    let data = prop_oneof![
+        Just(Data::None),
+        Just(Data::Verdict(Verdict::Drop)),
+        "[a-z/-]{1,40}".prop_map(|chain| Data::Verdict(Verdict::Goto(chain.into()))),
+        values().prop_map(Data::Value),
+    ];
+    let time = || proptest::option::of((1..1_000_000_u64).prop_map(Duration::from_millis));
+    let last = proptest::option::of(values().prop_map(Box::new));
+    let comment = proptest::option::of("\\PC{0,40}");
+    (values(), last, any::<bool>(), data, time(), time(), comment).prop_map(
+        |(key, last, ends_range, data, timeout, expires, comment)| Element {
+            key,
+            last,
+            ends_range,
+            data,
+            timeout,
+            expires,
+            comment: comment.as_deref().map(Comment::new),
+        },
+    )
+}
+
 proptest! {
+    #[test]
+    fn sets_are_read_as_written(set in sets()) {
+        let mut batch = Batch::new(Family::V4, "t");
+        batch.add_set(&set);
+        let Object::Set(read) = reread(&batch) else { panic!("no set") };
+        prop_assert_eq!(read.object, set);
+    }
+
+    #[test]
+    fn elements_are_read_as_written(elements in proptest::collection::vec(elements(), 1..5)) {
+        let mut batch = Batch::new(Family::V6, "t");
+        batch.add_elements("s", &elements);
+        let Object::Elements(read) = reread(&batch) else { panic!("no elements") };
+        prop_assert_eq!(read.elements, elements);
+    }
+
     #[test]
     fn no_damage_makes_reading_panic(
         which in 0..ALL.len(),

@@ -1,7 +1,7 @@
 //! What people see when they list our rules with `nft`.
 
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::Nft;
+use ferrule_kernel::nft::{Comment, Nft};
 
 use crate::sample::sample;
 use crate::support::{expect, in_namespace, run};
@@ -39,4 +39,46 @@ fn a_table_of_ipv4_lists_readably_and_loads_again() {
 #[test]
 fn a_table_of_ipv6_lists_readably_and_loads_again() {
     listing(Family::V6, "listing-v6.nft");
+}
+
+#[test]
+fn sets_of_ours_may_be_declared_again_by_others() {
+    in_namespace(|| {
+        let mut nft = Nft::open().unwrap();
+        nft.commit(&sample(Family::V4).batch()).unwrap();
+        // As kube-proxy declares them: other flags or types would be an error for it, for ever.
+        for declaration in [
+            "set ip kube-proxy cluster-ips { type ipv4_addr ; }",
+            "set ip kube-proxy hairpin-connections { type ipv4_addr . ipv4_addr . inet_proto . inet_service ; }",
+            "map ip kube-proxy service-ips { type ipv4_addr . inet_proto . inet_service : verdict ; }",
+            "map ip kube-proxy service-nodeports { type inet_proto . inet_service : verdict ; }",
+            "set ip kube-proxy affinity-one { type ipv4_addr ; flags dynamic,timeout ; timeout 600s ; }",
+        ] {
+            run("nft", &["add", declaration]);
+        }
+    });
+}
+
+#[test]
+fn a_long_remark_leaves_room_for_the_types() {
+    in_namespace(|| {
+        let mut nft = Nft::open().unwrap();
+        let mut table = sample(Family::V6);
+        let long = "x".repeat(200);
+        for set in &mut table.sets {
+            set.comment = Some(Comment::new(&long));
+        }
+        nft.commit(&table.batch()).unwrap();
+        let listed = run("nft", &["list", "map", "ip6", "kube-proxy", "endpoints"]);
+        assert!(
+            listed.contains("typeof ip6 daddr . meta l4proto . th dport . numgen"),
+            "{listed}"
+        );
+        assert!(listed.contains("comment \"xxxxxxxx"), "{listed}");
+        let listed = run("nft", &["list", "set", "ip6", "kube-proxy", "cluster-ips"]);
+        assert!(
+            listed.contains(&format!("comment \"{}\"", "x".repeat(128))),
+            "{listed}"
+        );
+    });
 }

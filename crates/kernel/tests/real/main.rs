@@ -1,7 +1,7 @@
 //! The crate against the real kernel, each test in a network namespace of its own.
 //!
-//! Needs the right to make network namespaces and the programs `nft`, `ip` and `conntrack`. Where
-//! namespaces are not allowed the tests say so; where `CI` is set they fail then.
+//! Needs the right to make network namespaces and the programs `nft` and `ip`. Where namespaces are
+//! not allowed the tests say so; where `CI` is set they fail then.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

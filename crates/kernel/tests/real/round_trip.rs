@@ -151,7 +151,7 @@ fn everything_can_be_removed_step_by_step() {
 }
 
 #[test]
-fn a_rule_is_replaced_in_place() {
+fn a_rule_is_replaced_in_place_and_another_put_first() {
     in_namespace(|| {
         let family = Family::V4;
         let sample = sample(family);
@@ -163,11 +163,13 @@ fn a_rule_is_replaced_in_place() {
         let new = ferrule_kernel::nft::Rule::new("masquerading", vec![]).comment("nothing");
         let mut batch = Batch::new(family, TABLE);
         batch.replace_rule(old.handle, &new);
+        let first = new.clone().comment("first");
+        batch.insert_rule(&first);
         nft.commit(&batch).unwrap();
         let rules = objects(nft.rules(family, TABLE).unwrap());
         let of_chain: Vec<_> = rules.iter().filter(|r| r.chain == new.chain).collect();
-        assert_eq!(of_chain.len(), 2);
-        assert_eq!(*of_chain[0], new);
+        assert_eq!(of_chain.len(), 3);
+        assert_eq!(of_chain[..2], [&first, &new]);
     });
 }
 
