@@ -15,11 +15,13 @@ use crate::wire::{
     messages,
 };
 
+mod filter;
 mod flow;
 #[cfg(test)]
 mod tests;
 
-pub use flow::{Filter, Flow, Match, Tuple};
+pub use filter::{Filter, Match};
+pub use flow::{Flow, Tuple};
 
 const NEW: u16 = 0x100;
 const GET: u16 = 0x101;
@@ -169,7 +171,7 @@ impl<T: Transport> Conntrack<T> {
             GET,
             |writer| {
                 writer.raw(&header(Family::V4));
-                flow::write_faulty_filter(writer);
+                filter::write_faulty_filter(writer);
             },
             &mut |_| Ok(()),
         );
