@@ -1,0 +1,273 @@
+//! nftables: rules, sets and maps of the kernel, written in transactions and read back.
+//!
+//! In: a [`Batch`] of steps. Out: a [`Commit`], or a [`BatchError`] that names the step. What is
+//! read back has the types that were written.
+//!
+//! How rules and sets are arranged is not decided here.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use crate::Family;
+use crate::exchange::{Exchange, RequestError};
+use crate::socket::{Protocol, Socket, Transport};
+use crate::wire::{Malformed, Message, Writer};
+
+mod batch;
+mod chain;
+mod commit;
+mod element;
+pub mod expr;
+mod object;
+pub mod ranges;
+mod set;
+mod table;
+#[cfg(test)]
+mod tests;
+mod uapi;
+mod value;
+mod watch;
+
+pub use batch::Batch;
+pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy, Rule};
+pub use commit::{BatchError, Commit};
+pub use element::{Element, Elements};
+pub use expr::{Expr, Reg};
+pub use object::{Generation, Held, Object};
+pub use set::{Field, Leads, Set, Stay};
+pub use table::Table;
+pub use value::{Comment, Data, Name, Value, Verdict};
+pub use watch::{Change, Event, Watch};
+
+use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
+
+/// A conversation about nftables. Keep it: closing its socket is slow.
+#[derive(Debug)]
+pub struct Nft<T = Socket> {
+    exchange: Exchange<T>,
+}
+
+/// One table with everything in it, all of one generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The generation.
+    pub generation: u32,
+    /// The table.
+    pub table: Held<Table>,
+    /// Its chains, in order of creation.
+    pub chains: Vec<Held<Chain>>,
+    /// Its rules; those of one chain in order.
+    pub rules: Vec<Held<Rule>>,
+    /// Its sets and maps, in order of creation.
+    pub sets: Vec<Held<Set>>,
+    /// Elements by the name of their set, in no order.
+    pub elements: BTreeMap<Name, Vec<Element>>,
+}
+
+/// How often a snapshot is begun again because somebody changed something meanwhile.
+const ATTEMPTS: usize = 5;
+
+impl Nft {
+    /// Opens a conversation in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open() -> io::Result<Self> {
+        Socket::open(Protocol::Netfilter).map(Self::new)
+    }
+}
+
+impl<T: Transport> Nft<T> {
+    /// A conversation over this transport.
+    pub const fn new(transport: T) -> Self {
+        Self {
+            exchange: Exchange::new(transport),
+        }
+    }
+
+    /// The port by which notifications name the changes made here.
+    pub fn port(&self) -> u32 {
+        self.exchange.transport().port()
+    }
+
+    /// The transport, to look at what it recorded.
+    pub const fn transport_mut(&mut self) -> &mut T {
+        self.exchange.transport_mut()
+    }
+
+    /// Makes the changes of a batch, all or none.
+    ///
+    /// # Errors
+    /// See [`BatchError`].
+    pub fn commit(&mut self, batch: &Batch) -> Result<Commit, BatchError> {
+        commit::commit(&mut self.exchange, batch)
+    }
+
+    /// The present generation.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn generation(&mut self) -> Result<Generation, RequestError> {
+        self.exchange.one(
+            msg::GETGEN,
+            |writer| header(writer, 0),
+            |message| Generation::read(message.attributes(batch::NFGEN)?),
+        )
+    }
+
+    /// All tables of a family.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn tables(&mut self, family: Family) -> Result<Vec<Held<Table>>, RequestError> {
+        self.list(
+            msg::GETTABLE,
+            family,
+            |_| {},
+            |object| match object {
+                Object::Table(held) => Some(held),
+                _ => None,
+            },
+        )
+    }
+
+    /// The chains of a table, in order of creation.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn chains(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<Held<Chain>>, RequestError> {
+        let name = |writer: &mut Writer| writer.text(chain_attr::TABLE, table);
+        self.list(msg::GETCHAIN, family, name, |object| match object {
+            Object::Chain(held) if *held.table == *table => Some(held),
+            _ => None,
+        })
+    }
+
+    /// The rules of a table; those of one chain in order.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn rules(&mut self, family: Family, table: &str) -> Result<Vec<Held<Rule>>, RequestError> {
+        let name = |writer: &mut Writer| writer.text(rule::TABLE, table);
+        self.list(msg::GETRULE, family, name, |object| match object {
+            Object::Rule(held) if *held.table == *table => Some(held),
+            _ => None,
+        })
+    }
+
+    /// The sets and maps of a table, in order of creation.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; a table that does not exist is one.
+    pub fn sets(&mut self, family: Family, table: &str) -> Result<Vec<Held<Set>>, RequestError> {
+        let name = |writer: &mut Writer| writer.text(set_attr::TABLE, table);
+        self.list(msg::GETSET, family, name, |object| match object {
+            Object::Set(held) if *held.table == *table => Some(held),
+            _ => None,
+        })
+    }
+
+    /// The elements of a set, in no order.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; a set that does not exist is one.
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<Element>, RequestError> {
+        let name = |writer: &mut Writer| {
+            writer.text(elem::LIST_TABLE, table);
+            writer.text(elem::LIST_SET, set);
+        };
+        self.exchange.dump_all(
+            msg::GETSETELEM,
+            |writer| {
+                header(writer, family.number());
+                name(writer);
+            },
+            |message, all| {
+                if let Object::Elements(list) = Object::read(message)? {
+                    all.extend(list.elements);
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// A table with everything in it, all of one generation; `None` if there is no such table.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; `Interrupted` if somebody changes rules all the time.
+    pub fn snapshot(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Option<Snapshot>, RequestError> {
+        for _ in 0..ATTEMPTS {
+            let generation = self.generation()?.id;
+            let read = self.read_all(generation, family, table);
+            // Parts of different generations may contradict each other in any way.
+            if self.generation()?.id == generation {
+                return read;
+            }
+        }
+        Err(RequestError::Interrupted)
+    }
+
+    fn read_all(
+        &mut self,
+        generation: u32,
+        family: Family,
+        table: &str,
+    ) -> Result<Option<Snapshot>, RequestError> {
+        let found = self
+            .tables(family)?
+            .into_iter()
+            .find(|t| *t.table == *table);
+        let Some(held) = found else { return Ok(None) };
+        let sets = self.sets(family, table)?;
+        let mut elements = BTreeMap::new();
+        for set in &sets {
+            let name = &set.object.name;
+            elements.insert(name.clone(), self.elements(family, table, name)?);
+        }
+        Ok(Some(Snapshot {
+            generation,
+            table: held,
+            chains: self.chains(family, table)?,
+            rules: self.rules(family, table)?,
+            sets,
+            elements,
+        }))
+    }
+
+    fn list<A>(
+        &mut self,
+        kind: u16,
+        family: Family,
+        content: impl Fn(&mut Writer),
+        pick: impl Fn(Object) -> Option<A>,
+    ) -> Result<Vec<A>, RequestError> {
+        self.exchange.dump_all(
+            kind,
+            |writer| {
+                header(writer, family.number());
+                content(writer);
+            },
+            |message: &Message<'_>, all: &mut Vec<A>| -> Result<(), Malformed> {
+                all.extend(pick(Object::read(message)?));
+                Ok(())
+            },
+        )
+    }
+}
+
+fn header(writer: &mut Writer, family: u8) {
+    writer.raw(&[family, 0, 0, 0]);
+}

@@ -1,0 +1,274 @@
+//! Captured messages, read without a kernel, whole and damaged.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::expr::{CT_NEW, CmpOp, CtKey};
+use super::*;
+use crate::exchange::Verdict as Answer;
+use crate::wire::messages;
+use crate::wire::tests::bytes;
+
+const TABLE: &str = include_str!("../../testdata/table.hex");
+const CHAIN: &str = include_str!("../../testdata/chain.hex");
+const RULE: &str = include_str!("../../testdata/rule.hex");
+const SET: &str = include_str!("../../testdata/set.hex");
+const ELEMENTS: &str = include_str!("../../testdata/elements.hex");
+const ERROR: &str = include_str!("../../testdata/error.hex");
+const GENERATION: &str = include_str!("../../testdata/generation.hex");
+const ADD_MAP: &str = include_str!("../../testdata/add-map.hex");
+const ADD_RANGE_SET: &str = include_str!("../../testdata/add-range-set.hex");
+const ADD_ELEMENTS: &str = include_str!("../../testdata/add-elements.hex");
+const ADD_RULE: &str = include_str!("../../testdata/add-rule.hex");
+
+const ALL: [&str; 11] = [
+    TABLE,
+    CHAIN,
+    RULE,
+    SET,
+    ELEMENTS,
+    ERROR,
+    GENERATION,
+    ADD_MAP,
+    ADD_RANGE_SET,
+    ADD_ELEMENTS,
+    ADD_RULE,
+];
+
+fn objects(hex: &str) -> Vec<Object> {
+    messages(&bytes(hex))
+        .map(|message| Object::read(&message.unwrap()).unwrap())
+        .collect()
+}
+
+#[test]
+fn captured_objects_are_understood() {
+    let [Object::Table(table)] = &objects(TABLE)[..] else {
+        panic!("no table")
+    };
+    assert_eq!(&*table.object.name, "kube-proxy");
+    assert_eq!(table.object.comment, Some("rules for kube-proxy".into()));
+    let [Object::Chain(chain)] = &objects(CHAIN)[..] else {
+        panic!("no chain")
+    };
+    let expected = Chain::base("filter-pre-dnat", ChainKind::Filter, Hook::Prerouting, -110);
+    assert_eq!(chain.object, expected);
+    let [Object::Set(set)] = &objects(SET)[..] else {
+        panic!("no set")
+    };
+    let expected = Set::new("cluster-ips", [Field::Ipv4Addr]).comment("Active ClusterIPs");
+    assert_eq!(set.object, expected);
+    let [Object::Elements(list)] = &objects(ELEMENTS)[..] else {
+        panic!("no elements")
+    };
+    let key = Value::new().protocol(17).port(30053);
+    let expected = Element::verdict(key, Verdict::Goto("sticky-2".into()));
+    assert_eq!(
+        (&*list.set, &list.elements[..]),
+        ("service-nodeports", &[expected][..])
+    );
+}
+
+#[test]
+fn a_captured_rule_is_understood() {
+    let [Object::Rule(rule)] = &objects(RULE)[..] else {
+        panic!("no rule")
+    };
+    let number = |number| Value::new().number(number);
+    let expected = vec![
+        Expr::Ct {
+            key: CtKey::State,
+            into: Reg::FIRST,
+        },
+        Expr::Bitwise {
+            from: Reg::FIRST,
+            into: Reg::FIRST,
+            mask: number(CT_NEW),
+            xor: number(0),
+        },
+        Expr::Cmp {
+            op: CmpOp::NotEqual,
+            reg: Reg::FIRST,
+            value: number(0),
+        },
+        Expr::Verdict(Verdict::Jump("firewall-check".into())),
+    ];
+    assert_eq!(rule.object, Rule::new("filter-pre-dnat", expected));
+    assert_ne!(rule.handle, 0);
+}
+
+#[test]
+fn a_captured_notification_is_understood() {
+    let [Event::Change(change)] = &watch::read(&bytes(GENERATION))[..] else {
+        panic!("no change")
+    };
+    let Object::Generation(generation) = &change.object else {
+        panic!("no generation")
+    };
+    assert_eq!(generation.id, 2);
+    assert_eq!(generation.process_name.as_deref(), Some("nft"));
+}
+
+#[test]
+fn what_is_not_understood_counts_as_missed() {
+    let mut damaged = bytes(GENERATION);
+    damaged.truncate(damaged.len() - 4);
+    assert_eq!(watch::read(&damaged), [Event::Missed]);
+}
+
+#[test]
+fn a_captured_error_is_understood() {
+    let bytes = bytes(ERROR);
+    let message = messages(&bytes).next().unwrap().unwrap();
+    let expected = Answer {
+        errno: libc::ENOENT,
+        message: None,
+        offset: Some(36),
+    };
+    assert_eq!(Answer::read(&message), Ok(expected));
+}
+
+#[test]
+fn expressions_that_are_not_ours_survive() {
+    let unknown = Expr::Unknown {
+        name: "quota".into(),
+        data: [8, 0, 1, 0, 0, 0, 0, 9].into(),
+    };
+    let rule = Rule::new("c", vec![unknown]);
+    let mut batch = Batch::new(Family::V4, "t");
+    batch.add_rule(&rule);
+    let (_, body, _) = batch.parts();
+    let message = messages(body).next().unwrap().unwrap();
+    let Ok(Object::Rule(read)) = Object::read(&message) else {
+        panic!("no rule")
+    };
+    assert_eq!(read.object, rule);
+}
+
+/// What the reader makes of the only message of a batch.
+fn reread(batch: &Batch) -> Object {
+    let (_, body, _) = batch.parts();
+    let message = messages(body).next().unwrap().unwrap();
+    Object::read(&message).unwrap()
+}
+
+fn fields() -> impl Strategy<Value = Vec<Field>> {
+    let field = prop::sample::select(vec![
+        Field::Ipv4Addr,
+        Field::Ipv6Addr,
+        Field::Protocol,
+        Field::Port,
+        Field::Mark,
+        Field::Interface,
+        Field::Number,
+    ]);
+    proptest::collection::vec(field, 1..=4)
+}
+
+fn leads() -> impl Strategy<Value = Leads> {
+    prop_oneof![
+        Just(Leads::Nowhere),
+        Just(Leads::ToVerdict),
+        fields().prop_map(Leads::To),
+    ]
+}
+
+fn sets() -> impl Strategy<Value = Set> {
+    let stay = prop_oneof![
+        Just(Stay::Forever),
+        Just(Stay::AsTheySay),
+        (1..1_000_000_u64).prop_map(|millis| Stay::For(Duration::from_millis(millis))),
+    ];
+    let flags = any::<(bool, bool)>();
+    // Longer remarks may be cut to leave room for the description of types.
+    let comment = proptest::option::of("[a-z ]{0,10}");
+    (fields(), leads(), flags, stay, any::<u32>(), comment).prop_map(
+        |(key, leads, (interval, dynamic), stay, size, comment)| Set {
+            leads,
+            interval,
+            dynamic,
+            stay,
+            size: NonZeroU32::new(size),
+            comment: comment.as_deref().map(Comment::new),
+            ..Set::new("s", key)
+        },
+    )
+}
+
+fn values() -> impl Strategy<Value = Value> {
+    proptest::collection::vec(any::<u8>(), 1..=64)
+        .prop_map(|bytes| Value::from_bytes(&bytes).unwrap())
+}
+
+fn elements() -> impl Strategy<Value = Element> {
+    let data = prop_oneof![
+        Just(Data::None),
+        Just(Data::Verdict(Verdict::Drop)),
+        "[a-z/-]{1,40}".prop_map(|chain| Data::Verdict(Verdict::Goto(chain.into()))),
+        values().prop_map(Data::Value),
+    ];
+    let time = || proptest::option::of((1..1_000_000_u64).prop_map(Duration::from_millis));
+    let last = proptest::option::of(values().prop_map(Box::new));
+    let comment = proptest::option::of("\\PC{0,40}");
+    (values(), last, any::<bool>(), data, time(), time(), comment).prop_map(
+        |(key, last, ends_range, data, timeout, expires, comment)| Element {
+            key,
+            last,
+            ends_range,
+            data,
+            timeout,
+            expires,
+            comment: comment.as_deref().map(Comment::new),
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn sets_are_read_as_written(set in sets()) {
+        let mut batch = Batch::new(Family::V4, "t");
+        batch.add_set(&set);
+        let Object::Set(read) = reread(&batch) else { panic!("no set") };
+        prop_assert_eq!(read.object, set);
+    }
+
+    #[test]
+    fn elements_are_read_as_written(elements in proptest::collection::vec(elements(), 1..5)) {
+        let mut batch = Batch::new(Family::V6, "t");
+        batch.add_elements("s", &elements);
+        let Object::Elements(read) = reread(&batch) else { panic!("no elements") };
+        prop_assert_eq!(read.elements, elements);
+    }
+
+    #[test]
+    fn no_damage_makes_reading_panic(
+        which in 0..ALL.len(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        keep in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = bytes(ALL[which]);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(keep.index(bytes.len()) + 1);
+        for message in messages(&bytes).flatten() {
+            let _ = Object::read(&message);
+            let _ = Answer::read(&message);
+            let _ = object::describe(&message);
+        }
+        watch::read(&bytes);
+    }
+
+    #[test]
+    fn no_bytes_make_reading_panic(
+        kind in 0xa00_u16..0xa20,
+        body in proptest::collection::vec(any::<u8>(), 0..128),
+    ) {
+        let message = crate::wire::Message { kind, flags: 0x200, sequence: 0, port: 0, body: &body };
+        let _ = Object::read(&message);
+        let _ = Answer::read(&message);
+    }
+}

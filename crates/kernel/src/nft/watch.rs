@@ -1,0 +1,99 @@
+//! Hearing of changes to the rules, by whomever they are made.
+//!
+//! Every change is told with the port of the socket that asked for it, so that our own can be told
+//! from those of others. A transaction ends with a new generation, which also names the process.
+//!
+//! While somebody listens the kernel describes every element of every transaction, and what is not
+//! read in time is lost: then [`Event::Missed`] says that anything may have happened.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::object::Object;
+use super::uapi::{GROUP_NFTABLES, msg};
+use crate::Family;
+use crate::socket::{Heard, Protocol, Socket};
+use crate::wire::{Malformed, Message, messages};
+
+/// Somebody who listens to all changes of nftables.
+#[derive(Debug)]
+pub struct Watch {
+    socket: Socket,
+}
+
+/// Something that was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A change.
+    Change(Box<Change>),
+    /// Something was lost or not understood; look at the rules themselves.
+    Missed,
+}
+
+/// A change that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The socket that asked for it; see [`Nft::port`](super::Nft::port).
+    pub port: u32,
+    /// The family of its table, if it is one of ours.
+    pub family: Option<Family>,
+    /// Whether the object is gone. If not, it is new or different.
+    pub gone: bool,
+    /// What was changed.
+    pub object: Object,
+}
+
+impl Watch {
+    /// Listens in the network namespace of the calling thread, from now on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        socket.join(GROUP_NFTABLES)?;
+        Ok(Self { socket })
+    }
+
+    /// The next few events in order; none if nothing happens for so long.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+        Ok(match self.socket.listen(patience)? {
+            Heard::Nothing => Vec::new(),
+            Heard::Missed => vec![Event::Missed],
+            Heard::Datagram(datagram) => read(datagram),
+        })
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+pub(super) fn read(datagram: &[u8]) -> Vec<Event> {
+    messages(datagram)
+        .map(|message| {
+            message
+                .and_then(|message| read_one(&message))
+                .map_or(Event::Missed, |change| Event::Change(Box::new(change)))
+        })
+        .collect()
+}
+
+fn read_one(message: &Message<'_>) -> Result<Change, Malformed> {
+    let object = Object::read(message)?;
+    let family = message.body.first().copied();
+    Ok(Change {
+        port: message.port,
+        family: family.and_then(Family::from_number),
+        gone: matches!(
+            message.kind,
+            msg::DELTABLE | msg::DELCHAIN | msg::DELRULE | msg::DELSET | msg::DELSETELEM
+        ),
+        object,
+    })
+}

@@ -1,0 +1,20 @@
+//! The crate against the real kernel, each test in a network namespace of its own.
+//!
+//! Needs the right to make network namespaces and the programs `nft` and `ip`. Where namespaces are
+//! not allowed the tests say so; where `CI` is set they fail then.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
+)]
+
+mod captures;
+mod flows;
+mod listing;
+mod packets;
+mod refusals;
+mod round_trip;
+mod sample;
+mod support;
+mod watching;
