@@ -256,7 +256,14 @@ fn core_055_sigterm_ends_it_as_the_first_process_of_a_container_too() {
     let health = free_address();
     let mut command = Command::new("unshare");
     command
-        .args(["--pid", "--fork", "--kill-child", "--"])
+        .args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--",
+        ])
         .arg(env!("CARGO_BIN_EXE_ferrule"))
         .arg("proxy")
         .arg("--hostname-override=node-a")
