@@ -1,7 +1,7 @@
 //! The command line: every flag, how it is read, and how it is told.
 //!
 //! In: the words after the program's name. Out: [`Flags`], where each flag has its value and
-//! knows whether it was given; or a [`FlagError`] with everything to print. [`table`] declares
+//! knows whether it was given; or a [`parse::FlagError`] with everything to print. [`table`] declares
 //! the flags, [`value`] their types, [`parse`](mod@parse) the grammar, [`help`] the text for
 //! people. What flags mean together with a file is decided in [`super::options`].
 

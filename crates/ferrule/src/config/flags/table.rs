@@ -251,16 +251,16 @@ flags! {
     "log-flush-frequency", log_flush_frequency: GoDuration = seconds(5), Always,
         "How long log lines may wait in a buffer.";
     "log-text-split-stream", log_text_split_stream: bool = false, Always,
-        "[Alpha] In text, write information to stdout and only warnings and errors to stderr. \
+        "Alpha: in text, write information to stdout and only warnings and errors to stderr. \
          Needs the feature gate LoggingAlphaOptions.";
     "log-text-info-buffer-size", log_text_info_buffer_size: Quantity = Quantity::default(), Always,
-        "[Alpha] In text with split streams, keep up to this much information in memory before \
+        "Alpha: in text with split streams, keep up to this much information in memory before \
          writing it, such as 512, 1k, 2Ki or 1Mi. Needs the feature gate LoggingAlphaOptions.";
     "log-json-split-stream", log_json_split_stream: bool = false, Always,
-        "[Alpha] In JSON, write information to stdout and only errors to stderr. Needs the \
+        "Alpha: in JSON, write information to stdout and only errors to stderr. Needs the \
          feature gate LoggingAlphaOptions.";
     "log-json-info-buffer-size", log_json_info_buffer_size: Quantity = Quantity::default(), Always,
-        "[Alpha] In JSON with split streams, keep up to this much information in memory before \
+        "Alpha: in JSON with split streams, keep up to this much information in memory before \
          writing it, such as 512, 1k, 2Ki or 1Mi. Needs the feature gate LoggingAlphaOptions.";
     "machine-id-file", machine_id_file: String =
         words("/etc/machine-id,/var/lib/dbus/machine-id"), Always,
