@@ -248,6 +248,8 @@ fn core_055_signals_end_the_program_at_once_and_sigusr1_does_not() {
         assert_eq!(status(&get(proxy.health, "/livez").unwrap()), "200");
         proxy.signal(signal);
         assert_eq!(proxy.wait().code(), Some(code), "{signal}");
+        let log = proxy.log();
+        assert!(!log.contains("panicked"), "{log}");
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
@@ -45,6 +46,8 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    // Never dropped: sync may be waiting by its clock, and the process ends right after this.
+    let runtime = ManuallyDrop::new(runtime);
     runtime.block_on(serve(options))
 }
 
