@@ -95,6 +95,7 @@ impl<'a> Program<'a> {
         let config = &options.config;
         let node_name = options.node_name.clone()?;
         let runtime = Handle::current();
+        flush_now_and_then(&runtime, config);
         let clock: Clock = Arc::new(Moment::now);
         let metrics = Arc::new(Metrics::new(metrics_mode(config.mode())));
         metrics.set_build(&servers::build());
@@ -255,6 +256,21 @@ async fn ended(thread: &thread::JoinHandle<()>) {
     while !thread.is_finished() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// Buffered lines must not wait for the buffer to be full.
+fn flush_now_and_then(runtime: &Handle, config: &Config) {
+    let options = &config.logging.options;
+    if !options.text.split_stream && !options.json.split_stream {
+        return; // Nothing is buffered.
+    }
+    let every = config.logging.flush_frequency.duration.to_std();
+    runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(every).await;
+            logging::flush();
+        }
+    });
 }
 
 /// Watches the configuration file, if there is one.
