@@ -5,7 +5,7 @@
 //! completely: a dataplane translates, it does not choose.
 //!
 //! An update redraws only the Services named in [`Changes`], those that share a contested
-//! address with them, and on a change of the node the ones it concerns.
+//! address with them when its holder changes, and on a change of the node the ones it concerns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use claims::{Address, Claims};
+use claims::{Address, Claims, Contest, Rank};
 pub use delta::{Change, Delta, FamilyDelta};
 
 /// One Service port on this node, decided: the addresses it answers on and the endpoints behind
@@ -258,6 +258,16 @@ struct Book {
     issues: BTreeMap<ServiceKey, Vec<Issue>>,
     /// Which addresses a Service lost to another.
     lost: BTreeMap<ServiceKey, Vec<Issue>>,
+    /// Counts changes of these two.
+    issues_version: u64,
+}
+
+/// Replaces what is told about a Service. Says whether that is different.
+fn tell(told: &mut BTreeMap<ServiceKey, Vec<Issue>>, key: &ServiceKey, now: Vec<Issue>) -> bool {
+    if now.is_empty() {
+        return told.remove(key).is_some();
+    }
+    told.insert(key.clone(), now.clone()) != Some(now)
 }
 
 impl Desired {
@@ -338,6 +348,11 @@ impl Desired {
         self.families[family].plans.get(key)?.health
     }
 
+    /// Another number whenever [`Desired::issues`] may be different.
+    pub fn issues_version(&self) -> u64 {
+        self.families.v4.issues_version + self.families.v6.issues_version
+    }
+
     /// What is wrong in ways that only show when objects meet: sorted.
     pub fn issues(&self) -> Vec<&Issue> {
         let mut all: Vec<_> = Family::ALL
@@ -389,8 +404,8 @@ struct Round {
     before: BTreeMap<PortKey, Option<Arc<Exposure>>>,
     /// Health checks that differ, as they are.
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
-    /// Services whose standing at some address may be another now.
-    contested: BTreeSet<ServiceKey>,
+    /// What is to be settled between Services.
+    contest: Contest,
 }
 
 impl Round {
@@ -436,11 +451,7 @@ impl Book {
         let mut issues = Vec::new();
         let plan =
             entry.and_then(|entry| expose::draw(settings, facts, family, entry, &mut issues));
-        if issues.is_empty() {
-            self.issues.remove(key);
-        } else {
-            self.issues.insert(key.clone(), issues);
-        }
+        self.issues_version += u64::from(tell(&mut self.issues, key, issues));
         plan
     }
 
@@ -473,7 +484,7 @@ impl Book {
             return; // Its standing is as it was, and so is that of its rivals.
         }
         // Should it still lose an address, settling the contest says so again.
-        self.lost.remove(key);
+        self.issues_version += u64::from(tell(&mut self.lost, key, Vec::new()));
         let addresses = |plan: Option<&Plan>| -> Vec<Address> {
             let exposures = plan.into_iter().flat_map(|plan| &plan.exposures);
             exposures
@@ -483,12 +494,21 @@ impl Book {
         let released = addresses(former.as_ref());
         let claimed = addresses(plan);
         self.claims
-            .replace(key, released, claimed, &mut round.contested);
+            .replace(key, released, claimed, &mut round.contest);
     }
 
     /// Settles contested addresses, then compares with what was before.
     fn conclude(&mut self, mut round: Round, family: Family) -> FamilyDelta {
-        for key in std::mem::take(&mut round.contested) {
+        let contest = std::mem::take(&mut round.contest);
+        let mut concerned = contest.services;
+        for address in contest.addresses {
+            let strongest = self.strongest(&address);
+            if self.claims.settle(&address, strongest) {
+                // Even those who lose as before must name another holder now.
+                concerned.extend(self.claims.claimants(&address).iter().cloned());
+            }
+        }
+        for key in concerned {
             self.settle(&key, family, &mut round);
         }
         let mut delta = FamilyDelta {
@@ -513,19 +533,19 @@ impl Book {
     fn settle(&mut self, key: &ServiceKey, family: Family, round: &mut Round) {
         let mut lost = Vec::new();
         let Some(plan) = self.plans.get(key) else {
-            self.lost.remove(key);
+            self.issues_version += u64::from(tell(&mut self.lost, key, Vec::new()));
             return;
         };
         round.remember(plan);
         let mut settled = Vec::with_capacity(plan.exposures.len());
         for exposure in &plan.exposures {
             let mut exposure = Exposure::clone(exposure);
-            let winners: Vec<_> = exposure
+            let holders: Vec<_> = exposure
                 .addresses()
-                .map(|address| self.winner(&address))
+                .map(|address| self.holder(&address))
                 .collect();
-            for (frontend, winner) in exposure.frontends.iter_mut().zip(winners) {
-                let Some((kind, _, holder)) = winner else {
+            for (frontend, holder) in exposure.frontends.iter_mut().zip(holders) {
+                let Some((kind, _, holder)) = holder else {
                     continue;
                 };
                 frontend.shadowed = (kind, &holder) != (frontend.kind, &exposure.key);
@@ -540,16 +560,18 @@ impl Book {
             .get_mut(key)
             .expect("the plan was there a moment ago");
         plan.exposures = settled.into();
-        if lost.is_empty() {
-            self.lost.remove(key);
-        } else {
-            self.lost.insert(key.clone(), lost);
-        }
+        self.issues_version += u64::from(tell(&mut self.lost, key, lost));
     }
 
-    /// The strongest claim to an address: by kind, then age, then name. A total order, so the
-    /// order in which Services arrive does not matter.
-    fn winner(&self, address: &Address) -> Option<(FrontendKind, i64, PortKey)> {
+    /// Who holds an address: as settled between several Services, or within the only one.
+    fn holder(&self, address: &Address) -> Option<Rank> {
+        let settled = self.claims.holder(address).cloned();
+        settled.or_else(|| self.strongest(address))
+    }
+
+    /// The strongest claim to an address. A total order, so the order in which Services arrive
+    /// does not matter.
+    fn strongest(&self, address: &Address) -> Option<Rank> {
         let plans = self
             .claims
             .claimants(address)

@@ -19,6 +19,9 @@ use crate::model::{Node, Service, ServiceCidr, ServiceKey, Slice, SliceKey};
 #[cfg(test)]
 mod tests;
 
+/// Trigger times kept for one slice while nobody looks; more would tell nothing more.
+const MOST_TRIGGERS: usize = 100;
+
 /// Something the API server (or a folder of manifests) said.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -137,6 +140,7 @@ pub struct Tracker {
     node: Option<Node>,
     service_cidrs: BTreeMap<Arc<str>, ServiceCidr>,
     issues: BTreeMap<ObjectKey, Vec<Issue>>,
+    issues_version: u64,
     pending: BTreeMap<ServiceKey, Pending>,
     surroundings_changed: bool,
     /// Per kind with a list under way: who has not been named yet.
@@ -154,6 +158,7 @@ impl Tracker {
             node: None,
             service_cidrs: BTreeMap::new(),
             issues: BTreeMap::new(),
+            issues_version: 0,
             pending: BTreeMap::new(),
             surroundings_changed: false,
             unnamed: BTreeMap::new(),
@@ -171,6 +176,7 @@ impl Tracker {
             Event::Listed(kind) => {
                 for key in self.unnamed.remove(&kind).into_iter().flat_map(sorted) {
                     self.remove(&key);
+                    self.set_issues(key, Vec::new());
                 }
                 // The gate opens once, and then there is something to do even in an empty cluster.
                 let was_ready = self.is_ready();
@@ -286,7 +292,20 @@ impl Tracker {
         self.issues.values().flatten()
     }
 
+    /// Another number whenever [`Tracker::issues`] is different.
+    pub fn issues_version(&self) -> u64 {
+        self.issues_version
+    }
+
     fn set_issues(&mut self, key: ObjectKey, issues: Vec<Issue>) {
+        let same = match self.issues.get(&key) {
+            Some(known) => *known == issues,
+            None => issues.is_empty(),
+        };
+        if same {
+            return;
+        }
+        self.issues_version += 1;
         if issues.is_empty() {
             self.issues.remove(&key);
         } else {
@@ -360,7 +379,6 @@ impl Tracker {
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        self.issues.remove(key);
         match key {
             ObjectKey::Service(key) => self.set_service(key, None),
             ObjectKey::Slice(key) => {
@@ -456,7 +474,9 @@ impl Tracker {
             // Nobody waits for an endpoint to be programmed that is gone again.
             slice.triggers.clear();
         }
-        slice.triggers.extend(trigger);
+        if slice.triggers.len() < MOST_TRIGGERS {
+            slice.triggers.extend(trigger);
+        }
         if slice.before == now {
             pending.slices.remove(key);
         }

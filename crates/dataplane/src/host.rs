@@ -160,7 +160,8 @@ impl Host {
         if timeout.is_zero() {
             return Ok(());
         }
-        self.set_netfilter(name, timeout.as_secs())
+        // The kernel counts whole seconds, and 0 would mean at once.
+        self.set_netfilter(name, timeout.as_secs().max(1))
     }
 
     fn set_netfilter(&self, name: &str, value: u64) -> Result<(), SettingError> {

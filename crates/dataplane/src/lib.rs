@@ -37,7 +37,9 @@ pub struct Work<'a> {
 /// How much of the picture to look at.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
-    /// All of it, beside what the kernel really has: at start, after doubt, and as a slow audit.
+    /// All of it, beside what the kernel really has: at start, after doubt or a failure, and as a
+    /// slow audit. What changed in between is not told, so tracked flows are to be compared with
+    /// the whole picture as well.
     Whole,
     /// What became different since the last success.
     Delta(&'a FamilyDelta),

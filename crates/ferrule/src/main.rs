@@ -19,6 +19,8 @@ mod pages;
 mod proxy;
 mod sync;
 mod systemd;
+#[cfg(test)]
+mod test_log;
 mod watch;
 
 fn main() -> ExitCode {

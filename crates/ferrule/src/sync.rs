@@ -21,7 +21,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
-pub use pace::{Limits, Pace, Reason};
+pub use pace::{Limits, Pace};
 
 /// What sync reacts to.
 #[derive(Debug)]
@@ -82,6 +82,8 @@ pub trait Observer: Send {
     fn started(&mut self, family: Family);
     /// A sync is wanted.
     fn queued(&mut self, family: Family);
+    /// A sync begins.
+    fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
     /// Health checks to serve: what changed with a sync that succeeded.
@@ -100,6 +102,9 @@ pub trait Observer: Send {
     /// Everything that is wrong in the input now.
     fn issues(&mut self, issues: &[&Issue]);
 }
+
+/// Trigger times kept while nothing can be programmed; more would tell nothing more.
+const MOST_TRIGGERS: usize = 10_000;
 
 /// One family's dataplane and what it still has to do.
 struct Lane {
@@ -122,6 +127,8 @@ pub struct Sync<O> {
     desired: Desired,
     lanes: Vec<Lane>,
     observer: O,
+    /// Which issues were told last.
+    issues_version: (u64, u64),
 }
 
 impl<O: Observer> Sync<O> {
@@ -149,6 +156,7 @@ impl<O: Observer> Sync<O> {
             desired: Desired::new(settings),
             lanes: lanes.collect(),
             observer,
+            issues_version: (0, 0),
         }
     }
 
@@ -238,14 +246,19 @@ impl<O: Observer> Sync<O> {
             let times = services
                 .into_iter()
                 .filter_map(|key| delta.triggers.get(key));
-            lane.triggers.extend(times.flatten());
+            let room = MOST_TRIGGERS.saturating_sub(lane.triggers.len());
+            lane.triggers.extend(times.flatten().take(room));
             lane.health.extend(part.health.clone());
             lane.delta.absorb(part);
             lane.pace.want();
             self.observer.queued(lane.family);
         }
-        let issues: Vec<&Issue> = self.tracker.issues().chain(self.desired.issues()).collect();
-        self.observer.issues(&issues);
+        let version = (self.tracker.issues_version(), self.desired.issues_version());
+        if self.issues_version != version {
+            self.issues_version = version;
+            let issues: Vec<&Issue> = self.tracker.issues().chain(self.desired.issues()).collect();
+            self.observer.issues(&issues);
+        }
     }
 
     fn program(&mut self) {
@@ -253,10 +266,13 @@ impl<O: Observer> Sync<O> {
             return;
         }
         for lane in &mut self.lanes {
-            let Some(reason) = lane.pace.due(clock()) else {
+            let now = clock();
+            if lane.pace.due(now).is_none() {
                 continue;
-            };
-            lane.whole |= reason == Reason::Audit;
+            }
+            lane.whole |= lane.pace.is_audit_due(now);
+            // A sync that hangs must show, whatever caused it.
+            self.observer.begun(lane.family);
             lane.sync(&self.desired, &mut self.observer);
         }
     }
@@ -277,7 +293,7 @@ impl Lane {
         let begun = clock();
         let result = self.dataplane.apply(&work);
         let ended = clock();
-        self.pace.finished(ended, result.is_ok());
+        self.pace.finished(ended, result.is_ok(), whole);
         observer.synced(&Synced {
             family: self.family,
             whole,

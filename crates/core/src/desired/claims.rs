@@ -4,10 +4,11 @@
 //! kube-proxy then lets the one that happens to be visited last win. Here every claim is known,
 //! so the winner is decided by rank, and the runner-up takes over when the winner goes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use super::Frontend;
+use super::{Frontend, FrontendKind};
 use crate::issue::{Issue, ObjectKey, Severity};
 use crate::model::{Family, Port, PortKey, Protocol, ServiceKey};
 
@@ -19,11 +20,27 @@ pub(super) struct Address {
     pub(super) port: Port,
 }
 
+/// The strongest claim to an address: by kind, then age, then name.
+pub(super) type Rank = (FrontendKind, i64, PortKey);
+
 /// The claimants of one address. Nearly always one.
 #[derive(Debug)]
 enum Claimants {
     One(ServiceKey),
-    Several(Vec<ServiceKey>),
+    Several {
+        keys: Vec<ServiceKey>,
+        /// Who holds it, as last settled.
+        holder: Option<Rank>,
+    },
+}
+
+/// What a round of changes has to settle.
+#[derive(Debug, Default)]
+pub(super) struct Contest {
+    /// Addresses of several claimants, where another may be the strongest now.
+    pub(super) addresses: BTreeSet<Address>,
+    /// Services that must be marked anew in any case.
+    pub(super) services: BTreeSet<ServiceKey>,
 }
 
 /// Who claims which address, in one family.
@@ -31,34 +48,36 @@ enum Claimants {
 pub(super) struct Claims(HashMap<Address, Claimants>);
 
 impl Claims {
-    /// Moves the claims of one Service from `released` to `claimed`. Every Service whose standing
-    /// at some address may have changed is added to `contested`.
+    /// Moves the claims of one Service from `released` to `claimed`, and adds to `contest` what
+    /// that leaves to settle.
     pub(super) fn replace(
         &mut self,
         key: &ServiceKey,
         mut released: Vec<Address>,
         mut claimed: Vec<Address>,
-        contested: &mut BTreeSet<ServiceKey>,
+        contest: &mut Contest,
     ) {
         released.sort_unstable();
         claimed.sort_unstable();
         // A Service can contest its own address: the same IP as external and load balancer IP.
         if claimed.windows(2).any(|pair| pair[0] == pair[1]) {
-            contested.insert(key.clone());
+            contest.services.insert(key.clone());
         }
         released.dedup();
         claimed.dedup();
         for address in &released {
             if claimed.binary_search(address).is_err() {
-                self.release(key, address, contested);
+                self.release(key, address, contest);
             }
         }
         for address in claimed {
             if released.binary_search(&address).is_err() {
-                self.claim(key, address, contested);
-            } else if let Some(Claimants::Several(keys)) = self.0.get(&address) {
-                // Same address, but kind or age may be another now.
-                contested.extend(keys.iter().cloned());
+                self.claim(key, address);
+            }
+            if let Some(Claimants::Several { .. }) = self.0.get(&address) {
+                // It was drawn without marks, and its kind or age may be another now.
+                contest.addresses.insert(address);
+                contest.services.insert(key.clone());
             }
         }
     }
@@ -68,53 +87,62 @@ impl Claims {
         match self.0.get(address) {
             None => &[],
             Some(Claimants::One(key)) => std::slice::from_ref(key),
-            Some(Claimants::Several(keys)) => keys,
+            Some(Claimants::Several { keys, .. }) => keys,
         }
     }
 
-    fn claim(&mut self, key: &ServiceKey, address: Address, contested: &mut BTreeSet<ServiceKey>) {
+    /// Who holds an address of several claimants, as last settled.
+    pub(super) fn holder(&self, address: &Address) -> Option<&Rank> {
+        match self.0.get(address)? {
+            Claimants::One(_) => None,
+            Claimants::Several { holder, .. } => holder.as_ref(),
+        }
+    }
+
+    /// Settles who holds an address. Says whether that is another than before.
+    pub(super) fn settle(&mut self, address: &Address, strongest: Option<Rank>) -> bool {
+        match self.0.get_mut(address) {
+            Some(Claimants::Several { holder, .. }) if *holder != strongest => {
+                *holder = strongest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn claim(&mut self, key: &ServiceKey, address: Address) {
         match self.0.entry(address) {
-            std::collections::hash_map::Entry::Vacant(free) => {
+            Entry::Vacant(free) => {
                 free.insert(Claimants::One(key.clone()));
             }
-            std::collections::hash_map::Entry::Occupied(mut taken) => {
-                let claimants = taken.get_mut();
-                let mut keys = claimants.take();
-                keys.push(key.clone());
-                contested.extend(keys.iter().cloned());
-                *claimants = Claimants::Several(keys);
-            }
+            Entry::Occupied(mut taken) => match taken.get_mut() {
+                Claimants::One(first) => {
+                    let keys = vec![first.clone(), key.clone()];
+                    taken.insert(Claimants::Several { keys, holder: None });
+                }
+                Claimants::Several { keys, .. } => keys.push(key.clone()),
+            },
         }
     }
 
-    fn release(
-        &mut self,
-        key: &ServiceKey,
-        address: &Address,
-        contested: &mut BTreeSet<ServiceKey>,
-    ) {
+    fn release(&mut self, key: &ServiceKey, address: &Address, contest: &mut Contest) {
         let Some(claimants) = self.0.get_mut(address) else {
             return;
         };
-        let mut keys = claimants.take();
-        keys.retain(|claimant| claimant != key);
-        contested.extend(keys.iter().cloned());
-        match keys.len() {
-            0 => {
+        match claimants {
+            Claimants::One(_) => {
                 self.0.remove(address);
             }
-            1 => *claimants = Claimants::One(keys.remove(0)),
-            _ => *claimants = Claimants::Several(keys),
-        }
-    }
-}
-
-impl Claimants {
-    /// Takes the list out, leaving an empty one.
-    fn take(&mut self) -> Vec<ServiceKey> {
-        match std::mem::replace(self, Self::Several(Vec::new())) {
-            Self::One(key) => vec![key],
-            Self::Several(keys) => keys,
+            Claimants::Several { keys, .. } => {
+                keys.retain(|claimant| claimant != key);
+                if let [last] = keys.as_slice() {
+                    let last = last.clone();
+                    contest.services.insert(last.clone());
+                    *claimants = Claimants::One(last);
+                } else {
+                    contest.addresses.insert(*address);
+                }
+            }
         }
     }
 }

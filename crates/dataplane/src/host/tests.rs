@@ -95,6 +95,7 @@ fn core_048_zero_leaves_a_setting_and_equal_values_are_not_written() {
         tcp_close_wait: Duration::from_mins(1),
         tcp_be_liberal: true,
         udp: Duration::from_secs(10),
+        udp_stream: Duration::from_millis(500),
         ..Conntrack::default()
     };
     // The file that holds the right value already may be read-only.
@@ -105,7 +106,7 @@ fn core_048_zero_leaves_a_setting_and_equal_values_are_not_written() {
     assert_eq!(value(&root, NETFILTER[1].0), "86400", "whole seconds");
     assert_eq!(value(&root, NETFILTER[3].0), "1");
     assert_eq!(value(&root, NETFILTER[4].0), "10");
-    assert_eq!(value(&root, NETFILTER[5].0), "120");
+    assert_eq!(value(&root, NETFILTER[5].0), "1", "0 would mean at once");
     // Liberal is never switched off again.
     host.set_conntrack(&Conntrack::default()).unwrap();
     assert_eq!(value(&root, NETFILTER[3].0), "1");

@@ -191,24 +191,18 @@ fn mask_date(head: &str) -> String {
 pub mod log {
     use std::cell::RefCell;
     use std::fmt::Debug;
-    use std::sync::Once;
 
     use tracing::field::{Field, Visit};
     use tracing::{Event, Level, Subscriber};
-    use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+    use tracing_subscriber::layer::{Context, Layer};
 
     thread_local! {
         static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Begins to collect. One collector serves all threads, because tracing remembers for all of
-    /// them whether anybody listens.
+    /// Begins to collect.
     pub fn collect() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            let subscriber = tracing_subscriber::registry().with(Collect);
-            tracing::subscriber::set_global_default(subscriber).unwrap();
-        });
+        crate::test_log::install();
     }
 
     /// The lines since the last call.
@@ -216,7 +210,8 @@ pub mod log {
         LINES.take()
     }
 
-    struct Collect;
+    /// Keeps the errors of each thread.
+    pub struct Collect;
 
     impl<S: Subscriber> Layer<S> for Collect {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {

@@ -1,11 +1,12 @@
 //! Where news of the cluster comes from: manifests or an API server.
 
-use std::any::Any;
 use std::future::pending;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use http::Method;
 use tokio::sync::mpsc;
 
@@ -13,11 +14,14 @@ use super::reporter::whole;
 use super::servers::Fallen;
 use crate::config::gates::Gate;
 use crate::config::options::Options;
+use crate::follow::Follow;
 use crate::http::EVENT_ACTION;
 use crate::metrics::Metrics;
 use crate::sync::Input;
-use crate::watch::kubernetes::{self, Access, Api, Recorder, Regarding, Report, Severity, Timings};
-use crate::watch::manifests;
+use crate::watch::kubernetes::{
+    self, Access, Api, Recorder, Regarding, Report, Severity, Timings, Watch,
+};
+use crate::watch::manifests::{self, ManifestError};
 
 /// How long an event may take to leave before we do.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -30,8 +34,9 @@ pub struct Cluster {
     /// right on this Node.
     pub fail: mpsc::Sender<anyhow::Error>,
     fatal: mpsc::Receiver<anyhow::Error>,
-    /// Whatever must live as long as it is watched.
-    watching: Vec<Box<dyn Any>>,
+    /// Lives as long as manifests are watched.
+    _manifests: Option<Follow>,
+    watch: Option<Watch>,
 }
 
 impl Cluster {
@@ -44,37 +49,15 @@ impl Cluster {
         sink: &mpsc::Sender<Input>,
     ) -> anyhow::Result<Self> {
         let (fail, fatal) = mpsc::channel(1);
-        let mut cluster = Self {
-            recorder: None,
-            fail: fail.clone(),
-            fatal,
-            watching: Vec::new(),
-        };
         if let Some(path) = &options.manifests {
-            let sink = sink.clone();
-            let mut first = true;
-            let follow = manifests::watch(path, node_name, move |read| {
-                match read {
-                    Ok(events) => {
-                        first = false;
-                        if sink.blocking_send(events.into()).is_err() {
-                            return ControlFlow::Break(());
-                        }
-                    }
-                    Err(error) if first => {
-                        // Without a first picture there is nothing to keep.
-                        _ = fail.blocking_send(error.into());
-                        return ControlFlow::Break(());
-                    }
-                    Err(error) => {
-                        let err = whole(&error);
-                        tracing::error!(err, "Manifests cannot be used; the last good ones stay");
-                    }
-                }
-                ControlFlow::Continue(())
-            })?;
-            cluster.watching.push(Box::new(follow));
-            return Ok(cluster);
+            let follow = follow_manifests(path, node_name, sink.clone(), fail.clone())?;
+            return Ok(Self {
+                recorder: None,
+                fail,
+                fatal,
+                _manifests: Some(follow),
+                watch: None,
+            });
         }
         let client = &options.config.client_connection;
         let access = Access {
@@ -92,17 +75,26 @@ impl Cluster {
             streaming_lists: options.gates.is_on(Gate::WatchListClient),
             timings: Timings::default(),
         };
-        cluster.recorder = Some(Recorder::start(api.clone(), host_name));
-        let watch = kubernetes::watch(&api, settings, sink);
-        cluster.watching.push(Box::new(watch));
-        Ok(cluster)
+        Ok(Self {
+            recorder: Some(Recorder::start(api.clone(), host_name)),
+            fail,
+            fatal,
+            _manifests: None,
+            watch: Some(kubernetes::watch(&api, settings, sink)),
+        })
     }
 
     /// Waits for a failure that ends the process.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match self.fatal.recv().await {
-            Some(error) => error,
-            None => pending().await,
+        let ended = async {
+            match &mut self.watch {
+                Some(watch) => watch.ended().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            Some(error) = self.fatal.recv() => error,
+            () = ended => anyhow!("a watch ended by itself: a fault in ferrule"),
         }
     }
 
@@ -120,6 +112,36 @@ impl Cluster {
         }
         fallen.error.into()
     }
+}
+
+/// Delivers manifests now and whenever they change.
+fn follow_manifests(
+    path: &Path,
+    node_name: &str,
+    sink: mpsc::Sender<Input>,
+    fail: mpsc::Sender<anyhow::Error>,
+) -> Result<Follow, ManifestError> {
+    let mut first = true;
+    manifests::watch(path, node_name, move |read| {
+        match read {
+            Ok(events) => {
+                first = false;
+                if sink.blocking_send(events.into()).is_err() {
+                    return ControlFlow::Break(());
+                }
+            }
+            Err(error) if first => {
+                // Without a first picture there is nothing to keep.
+                _ = fail.blocking_send(error.into());
+                return ControlFlow::Break(());
+            }
+            Err(error) => {
+                let err = whole(&error);
+                tracing::error!(err, "Manifests cannot be used; the last good ones stay");
+            }
+        }
+        ControlFlow::Continue(())
+    })
 }
 
 /// Counts what passes between us and the API server.

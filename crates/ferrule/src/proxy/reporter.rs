@@ -63,7 +63,6 @@ impl Reporter {
 
     fn refused(&self, refusals: Vec<Refusal>) {
         for refusal in refusals {
-            tracing::error!(service = %refusal.service, err = refusal.note, "Failed to start healthcheck");
             if let Some(recorder) = &self.recorder {
                 recorder.record(&Report {
                     regarding: Regarding::Service {
@@ -126,6 +125,12 @@ impl Observer for Reporter {
             health.queued(family, now);
         }
         self.metrics.set_last_queued(family, now.wall);
+    }
+
+    fn begun(&mut self, family: Family) {
+        if let Some(health) = &self.health {
+            health.queued(family, Moment::now());
+        }
     }
 
     fn synced(&mut self, synced: &Synced<'_>) {

@@ -182,14 +182,14 @@ impl<'a> Program<'a> {
                     Order::Restart => {
                         bail!("content of the proxy server's configuration file was updated");
                     }
-                    Order::Adopt(config) => self.adopt(*config).await,
+                    Order::Adopt(config) => self.adopt(*config),
                 },
             }
         }
     }
 
     /// Goes on with a configuration that differs only in what may change while we run.
-    async fn adopt(&self, config: Config) {
+    fn adopt(&self, config: Config) {
         self.servers.adopt(&config);
         logging::set_verbosity(config.logging.verbosity);
         logging::set_vmodule(&config.logging);
@@ -197,10 +197,16 @@ impl<'a> Program<'a> {
             health.set_sync_period(config.sync_period.to_std());
         }
         let settings = Box::new(config.settings(&self.options.gates));
-        for input in [Input::Settings(settings), Input::Limits(limits(&config))] {
-            // Sync cannot be gone: that would have ended us.
-            _ = self.sync.send(input).await;
-        }
+        let inputs = [Input::Settings(settings), Input::Limits(limits(&config))];
+        let sync = self.sync.clone();
+        // On its own: a sync that is stuck must not keep us from hearing signals.
+        tokio::spawn(async move {
+            for input in inputs {
+                if sync.send(input).await.is_err() {
+                    return; // Sync is gone, which ends the program.
+                }
+            }
+        });
         *self.shared.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }

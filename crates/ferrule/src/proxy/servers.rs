@@ -129,7 +129,11 @@ pub fn build() -> Build {
         commit: "",
         date: "",
         compiler: TOOLCHAIN,
-        platform: "linux/amd64",
+        platform: match std::env::consts::ARCH {
+            "x86_64" => "linux/amd64",
+            "aarch64" => "linux/arm64",
+            _ => "linux/other",
+        },
         ferrule: env!("CARGO_PKG_VERSION"),
     }
 }

@@ -61,6 +61,9 @@ impl Pace {
 
     /// Other intervals from now on.
     pub fn set_limits(&mut self, limits: Limits, now: Instant) {
+        if limits == self.limits {
+            return;
+        }
         let Self {
             wanted, failures, ..
         } = *self;
@@ -98,11 +101,18 @@ impl Pace {
         }
     }
 
-    /// A sync has completed.
-    pub fn finished(&mut self, now: Instant, success: bool) {
+    /// Whether everything should be looked at, however much changes in between.
+    pub fn is_audit_due(&self, now: Instant) -> bool {
+        self.audit_at <= now
+    }
+
+    /// A sync has completed; `whole` if it looked at everything.
+    pub fn finished(&mut self, now: Instant, success: bool, whole: bool) {
         self.wanted = false;
         self.rest_until = Some(now + self.limits.min);
-        self.audit_at = now + self.limits.max;
+        if whole && success {
+            self.audit_at = now + self.limits.max;
+        }
         if success {
             self.failures = 0;
             self.retry_at = None;
@@ -143,14 +153,14 @@ mod tests {
         assert_eq!(pace.due(start), Some(Reason::Change));
         // It takes 300 ms; the rest counts from its end.
         let done = start + ms(300);
-        pace.finished(done, true);
+        pace.finished(done, true, true);
         for offset in [10, 200, 999] {
             pace.want();
             assert_eq!(pace.due(done + ms(offset)), None);
             assert_eq!(pace.deadline(done + ms(offset)), done + ms(1000));
         }
         assert_eq!(pace.due(done + ms(1000)), Some(Reason::Change));
-        pace.finished(done + ms(1000), true);
+        pace.finished(done + ms(1000), true, true);
         assert_eq!(pace.due(done + ms(5000)), None, "nothing is left over");
     }
 
@@ -162,7 +172,7 @@ mod tests {
         let mut now = start;
         let mut waits = Vec::new();
         for _ in 0..8 {
-            pace.finished(now, false);
+            pace.finished(now, false, true);
             let next = pace.deadline(now);
             waits.push((next - now).as_secs());
             assert_eq!(pace.due(now + (next - now) / 2), None);
@@ -174,7 +184,7 @@ mod tests {
             [1, 2, 4, 8, 16, 30, 30, 30],
             "never before the rest is over"
         );
-        pace.finished(now, true);
+        pace.finished(now, true, true);
         assert_eq!(
             pace.deadline(now),
             now + LIMITS.max,
@@ -184,11 +194,27 @@ mod tests {
     }
 
     #[test]
+    fn core_102_everything_is_looked_at_in_time_though_changes_never_stop() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        let mut now = start;
+        let mut audits = 0;
+        for _ in 0..48 {
+            now += Duration::from_mins(30);
+            pace.want();
+            let whole = pace.is_audit_due(now);
+            audits += usize::from(whole);
+            pace.finished(now, true, whole);
+        }
+        assert_eq!(audits, 24, "once an hour for a day");
+    }
+
+    #[test]
     fn a_change_after_a_failure_does_not_wait_for_the_retry() {
         let start = Instant::now();
         let mut pace = Pace::new(LIMITS, start);
         for _ in 0..5 {
-            pace.finished(start, false);
+            pace.finished(start, false, true);
         }
         pace.want();
         assert_eq!(pace.due(start + ms(999)), None);
@@ -204,7 +230,7 @@ mod tests {
         };
         let mut pace = Pace::new(limits, start);
         pace.want();
-        pace.finished(start, true);
+        pace.finished(start, true, true);
         pace.want();
         assert_eq!(pace.due(start), Some(Reason::Change));
     }
@@ -213,7 +239,7 @@ mod tests {
     fn new_limits_keep_what_is_wanted() {
         let start = Instant::now();
         let mut pace = Pace::new(LIMITS, start);
-        pace.finished(start, false);
+        pace.finished(start, false, true);
         let limits = Limits {
             min: Duration::ZERO,
             ..LIMITS
@@ -231,7 +257,7 @@ mod tests {
         };
         let mut pace = Pace::new(limits, start);
         pace.want();
-        pace.finished(start, true);
+        pace.finished(start, true, true);
         assert_eq!(pace.deadline(start), start + limits.min);
     }
 }

@@ -52,6 +52,10 @@ impl Observer for Diary {
         self.note(format!("queued {family}"));
     }
 
+    fn begun(&mut self, family: Family) {
+        self.note(format!("begun {family}"));
+    }
+
     fn synced(&mut self, synced: &Synced<'_>) {
         let Synced {
             family,

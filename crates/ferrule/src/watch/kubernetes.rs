@@ -28,7 +28,7 @@ mod recorder;
 mod reflector;
 mod resource;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 pub use self::access::Access;
 pub use self::client::{Api, Observer};
@@ -49,7 +49,16 @@ pub struct Settings {
 /// Watches under way, until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
+}
+
+impl Watch {
+    /// Waits for a watch to end by itself, which none should.
+    pub async fn ended(&mut self) {
+        if self.tasks.join_next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// Watches all kinds and sends what is told to `sink`, in batches of a few hundred events.
@@ -68,5 +77,5 @@ where
         let settings = Arc::clone(&settings);
         tasks.spawn(Reflector::new(api.clone(), settings, kind, sink.clone()).run());
     }
-    Watch { _tasks: tasks }
+    Watch { tasks }
 }

@@ -127,3 +127,32 @@ fn different_protocols_do_not_contest() {
     assert!(!scene.frontend("ns/a", ExternalIp).shadowed);
     assert!(!scene.frontend("ns/b", ExternalIp).shadowed);
 }
+
+#[test]
+fn a_loser_that_changes_leaves_its_many_rivals_alone() {
+    let mut scene = Scene::new();
+    for n in 0..300 {
+        let cluster_ip = format!("10.96.1.{}", n % 250);
+        scene.service(claims(
+            &format!("ns{}/s{n}", n / 250),
+            &cluster_ip,
+            n,
+            "198.51.100.7",
+        ));
+    }
+    scene.step();
+    let mut changed = claims("ns0/s7", "10.96.1.7", 7, "198.51.100.7");
+    changed.affinity_seconds = Some(crate::model::DEFAULT_AFFINITY_SECONDS);
+    let delta = scene.service(changed).step();
+    assert_eq!(
+        delta.families.v4.changes.keys().collect::<Vec<_>>(),
+        [&http("ns0/s7")]
+    );
+    assert!(scene.frontend("ns0/s7", ExternalIp).shadowed);
+    // The holder goes: the next oldest takes over, and all the others name it from now on.
+    scene.no_service("ns0/s0").step();
+    assert!(!scene.frontend("ns0/s1", ExternalIp).shadowed);
+    let names_it = |issue: &&Issue| issue.message.ends_with("is held by ns0/s1:http");
+    let told = scene.desired.issues().into_iter().filter(names_it).count();
+    assert!(told >= 298, "{told}");
+}

@@ -21,7 +21,7 @@ mod bad_days;
 mod big;
 mod law;
 mod lists;
-mod log;
+pub mod log;
 mod recorder;
 mod server;
 mod watches;

@@ -2,11 +2,10 @@
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
-use std::sync::Once;
 
 use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::layer::Context;
 
 thread_local! {
     /// What this thread logged; a test and all its tasks share one.
@@ -18,13 +17,7 @@ pub struct Log(());
 
 impl Log {
     pub fn new() -> Self {
-        static ONCE: Once = Once::new();
-        // One for the whole process: with one per thread, a thread that has none can switch a
-        // line off for all others (tracing remembers per line whether anyone wants it).
-        ONCE.call_once(|| {
-            let subscriber = tracing_subscriber::registry().with(ToThread);
-            tracing::subscriber::set_global_default(subscriber).expect("nobody else does this");
-        });
+        crate::test_log::install();
         LINES.with_borrow_mut(Vec::clear);
         Self(())
     }
@@ -45,7 +38,8 @@ impl Log {
     }
 }
 
-struct ToThread;
+/// Keeps our own lines of each thread.
+pub struct ToThread;
 
 impl<S: tracing::Subscriber> Layer<S> for ToThread {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
