@@ -27,11 +27,15 @@ pub(super) type Rank = (FrontendKind, i64, PortKey);
 #[derive(Debug)]
 enum Claimants {
     One(ServiceKey),
-    Several {
-        keys: Vec<ServiceKey>,
-        /// Who holds it, as last settled.
-        holder: Option<Rank>,
-    },
+    /// Boxed: it is rare, and there is an entry for every address of the cluster.
+    Several(Box<Rivals>),
+}
+
+#[derive(Debug)]
+struct Rivals {
+    keys: Vec<ServiceKey>,
+    /// Who holds it, as last settled.
+    holder: Option<Rank>,
 }
 
 /// What a round of changes has to settle.
@@ -74,7 +78,7 @@ impl Claims {
             if released.binary_search(&address).is_err() {
                 self.claim(key, address);
             }
-            if let Some(Claimants::Several { .. }) = self.0.get(&address) {
+            if let Some(Claimants::Several(_)) = self.0.get(&address) {
                 // It was drawn without marks, and its kind or age may be another now.
                 contest.addresses.insert(address);
                 contest.services.insert(key.clone());
@@ -87,7 +91,7 @@ impl Claims {
         match self.0.get(address) {
             None => &[],
             Some(Claimants::One(key)) => std::slice::from_ref(key),
-            Some(Claimants::Several { keys, .. }) => keys,
+            Some(Claimants::Several(rivals)) => &rivals.keys,
         }
     }
 
@@ -95,15 +99,15 @@ impl Claims {
     pub(super) fn holder(&self, address: &Address) -> Option<&Rank> {
         match self.0.get(address)? {
             Claimants::One(_) => None,
-            Claimants::Several { holder, .. } => holder.as_ref(),
+            Claimants::Several(rivals) => rivals.holder.as_ref(),
         }
     }
 
     /// Settles who holds an address. Says whether that is another than before.
     pub(super) fn settle(&mut self, address: &Address, strongest: Option<Rank>) -> bool {
         match self.0.get_mut(address) {
-            Some(Claimants::Several { holder, .. }) if *holder != strongest => {
-                *holder = strongest;
+            Some(Claimants::Several(rivals)) if rivals.holder != strongest => {
+                rivals.holder = strongest;
                 true
             }
             _ => false,
@@ -118,9 +122,10 @@ impl Claims {
             Entry::Occupied(mut taken) => match taken.get_mut() {
                 Claimants::One(first) => {
                     let keys = vec![first.clone(), key.clone()];
-                    taken.insert(Claimants::Several { keys, holder: None });
+                    let rivals = Rivals { keys, holder: None };
+                    taken.insert(Claimants::Several(Box::new(rivals)));
                 }
-                Claimants::Several { keys, .. } => keys.push(key.clone()),
+                Claimants::Several(rivals) => rivals.keys.push(key.clone()),
             },
         }
     }
@@ -133,9 +138,9 @@ impl Claims {
             Claimants::One(_) => {
                 self.0.remove(address);
             }
-            Claimants::Several { keys, .. } => {
-                keys.retain(|claimant| claimant != key);
-                if let [last] = keys.as_slice() {
+            Claimants::Several(rivals) => {
+                rivals.keys.retain(|claimant| claimant != key);
+                if let [last] = rivals.keys.as_slice() {
                     let last = last.clone();
                     contest.services.insert(last.clone());
                     *claimants = Claimants::One(last);
