@@ -9,6 +9,10 @@
 //! `ferrule-endpoints`. NodePorts have maps of their own without the address. What packets meet is
 //! in chains with kube-proxy's names, hooks and priorities.
 //!
+//! Service ports whose clients stay with their endpoint have a chain of their own, `stay-…`, and a
+//! set of clients per endpoint. One map for all of them would be smaller, but a rule that looks up
+//! what another lookup gave makes `nft list` 1.0.6 abort.
+//!
 //! [`Work`]: crate::Work
 
 mod apply;

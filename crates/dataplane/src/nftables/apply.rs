@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
-use ferrule_core::desired::{Desired, FamilyDelta};
+use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
-use ferrule_kernel::nft::{Batch, BatchError, Nft};
+use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
 use ferrule_kernel::socket::{Socket, Transport};
 
 use super::diff::{self, Ground, Redrawn, Step};
@@ -39,6 +40,8 @@ struct Written {
     statics: Statics,
     picks: BTreeSet<Pick>,
     shares: Shares,
+    /// Chains without rules that nothing leads to.
+    retired: BTreeSet<Name>,
 }
 
 impl Nftables {
@@ -115,6 +118,7 @@ impl<T: Transport> Nftables<T> {
             statics: wanted.statics,
             picks: wanted.picks,
             shares: wanted.shares,
+            retired: BTreeSet::new(),
         });
         Ok(Applied { steps })
     }
@@ -128,7 +132,10 @@ impl<T: Transport> Nftables<T> {
         let ground = self.ground();
         let mut redrawn = Redrawn::default();
         for change in delta.changes.values() {
-            let draw = |side: &Option<_>| side.as_deref().map(render::exposure);
+            let draw = |side: &Option<Arc<Exposure>>| {
+                side.as_deref()
+                    .map(|exposure| render::exposure(exposure, ground))
+            };
             redrawn.add(draw(&change.before), draw(&change.after));
         }
         let mut steps = redrawn.steps(&written.shares, &written.picks, ground);
@@ -138,8 +145,14 @@ impl<T: Transport> Nftables<T> {
             steps.extend(diff::statics(&written.statics, &statics));
             written.statics = statics;
         }
+        if !steps.is_empty() {
+            let retired = std::mem::take(&mut written.retired).into_iter();
+            let retired = retired.filter(|chain| !redrawn.needs(chain));
+            steps.extend(retired.map(Step::DeleteChain));
+        }
         let batch = batch(&steps, ground.family);
         self.nft.commit(&batch).map_err(refused)?;
+        written.retired.extend(redrawn.retired());
         written.picks.extend(redrawn.picks());
         redrawn.count(&mut written.shares);
         self.written = Some(written);
@@ -164,6 +177,8 @@ fn batch(steps: &[Step], family: ferrule_kernel::Family) -> Batch {
             Step::AddTable => batch.add_table(&names::table()),
             Step::DeleteTable => batch.delete_table(),
             Step::AddSet(container) => batch.add_set(&container.set(family)),
+            Step::AddOwnSet(set) => batch.add_set(set),
+            Step::DeleteOwnSet(name) => batch.delete_set(name),
             Step::AddChain(chain) => batch.add_chain(chain),
             Step::FlushChain(name) => batch.flush_chain(name),
             Step::AddRule(rule) => batch.add_rule(rule),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Chain, Data, Element, Name, Rule, Set, Snapshot, Value, Verdict};
+use ferrule_kernel::nft::{Chain, Data, Element, Expr, Name, Rule, Set, Snapshot, Value, Verdict};
 
 use super::names::{self, Container, Pick};
 use super::program;
@@ -21,6 +21,10 @@ pub enum Step {
     DeleteTable,
     /// Adds a set or map.
     AddSet(Container),
+    /// Adds a set of a single Service port.
+    AddOwnSet(Set),
+    /// Deletes a set of a single Service port.
+    DeleteOwnSet(Name),
     /// Adds a chain without rules.
     AddChain(Chain),
     /// Removes all rules of a chain.
@@ -54,6 +58,8 @@ pub fn create(wanted: &Ruleset, ground: Ground) -> Vec<Step> {
     for pick in &wanted.picks {
         add_pick(pick, ground, &mut steps);
     }
+    steps.extend(wanted.sets.values().cloned().map(Step::AddOwnSet));
+    steps.extend(add_chains(&wanted.chains));
     for container in Container::ALL {
         let elements = wanted.elements.get(&container).into_iter();
         let elements = elements.flat_map(BTreeMap::values);
@@ -109,13 +115,25 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground) -> Vec<Step
             add_pick(pick, ground, &mut steps);
         }
     }
+    for (name, set) in &wanted.sets {
+        if !sets.contains(&**name) {
+            steps.push(Step::AddOwnSet(set.clone()));
+        }
+    }
+    for (name, wanted) in &wanted.chains {
+        if !there.contains(&**name) {
+            steps.push(Step::AddChain(Chain::new(name.clone())));
+        }
+        let new: Vec<_> = wanted.iter().collect();
+        steps.extend(replace_rules(name, of(&rules, name), &new));
+    }
     element_steps_whole(installed, wanted, &mut steps);
     let wanted_rules = by_chain(&wanted.statics.rules);
     for chain in names::chains() {
         let (old, new) = (of(&rules, &chain.name), of(&wanted_rules, &chain.name));
         steps.extend(replace_rules(&chain.name, old, new));
     }
-    steps.extend(unused(installed, wanted));
+    steps.extend(unused(installed, wanted, &rules));
     steps
 }
 
@@ -146,6 +164,21 @@ impl Redrawn {
         let needed: BTreeSet<Pick> = self.picks().collect();
         for pick in needed.difference(picks) {
             add_pick(pick, ground, &mut steps);
+        }
+        let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
+        let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
+        for (name, set) in &new_sets {
+            if !old_sets.contains_key(name) {
+                steps.push(Step::AddOwnSet((*set).clone()));
+            }
+        }
+        for (name, new) in &new_chains {
+            let old = old_chains.get(name).copied().unwrap_or_default();
+            if !old_chains.contains_key(name) {
+                steps.push(Step::AddChain(Chain::new(Name::clone(name))));
+            }
+            let new: Vec<_> = new.iter().collect();
+            steps.extend(replace_rules(name, &old.iter().collect::<Vec<_>>(), &new));
         }
         let mut changes: BTreeMap<(Container, Value), Replacement<'_>> = BTreeMap::new();
         let mut counts: HashMap<(Container, Value), (usize, usize)> = HashMap::new();
@@ -178,7 +211,29 @@ impl Redrawn {
             .into_iter()
             .map(|((container, _), change)| (container, change));
         steps.extend(element_steps(changes));
+        // The chains themselves go with the next change.
+        steps.extend(self.retired().map(Step::FlushChain));
+        let gone = old_sets
+            .keys()
+            .filter(|name| !new_sets.contains_key(**name));
+        steps.extend(gone.map(|name| Step::DeleteOwnSet(Name::clone(name))));
         steps
+    }
+
+    /// Chains of single Service ports that nothing leads to any more.
+    pub fn retired(&self) -> impl Iterator<Item = Name> {
+        let new = chains(&self.new);
+        chains(&self.old)
+            .into_keys()
+            .filter(move |name| !new.contains_key(name))
+            .cloned()
+    }
+
+    /// Whether a chain of a single Service port is needed now.
+    pub fn needs(&self, chain: &Name) -> bool {
+        self.new
+            .iter()
+            .any(|drawing| drawing.chains.contains_key(chain))
     }
 
     /// Counts what is shared as it is after the steps.
@@ -210,6 +265,24 @@ pub fn statics(old: &Statics, new: &Statics) -> Vec<Step> {
         steps.extend(replace_rules(chain, of(&old, chain), of(&new, chain)));
     }
     steps
+}
+
+fn sets(drawings: &[Drawing]) -> BTreeMap<&Name, &Set> {
+    drawings.iter().flat_map(|drawing| &drawing.sets).collect()
+}
+
+fn chains(drawings: &[Drawing]) -> BTreeMap<&Name, &[Rule]> {
+    let chains = drawings.iter().flat_map(|drawing| &drawing.chains);
+    chains
+        .map(|(name, rules)| (name, rules.as_slice()))
+        .collect()
+}
+
+fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
+    // All before any rule: one may lead to another.
+    let add = chains.keys().cloned().map(Chain::new).map(Step::AddChain);
+    let rules = chains.values().flatten().cloned().map(Step::AddRule);
+    add.chain(rules).collect()
 }
 
 fn elements(drawings: &[Drawing]) -> impl Iterator<Item = (Container, &Element)> {
@@ -355,9 +428,10 @@ fn is_foreign(installed: &Snapshot, family: Family) -> bool {
         .into_iter()
         .map(|container| (container.name(), container))
         .collect();
+    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
     let strange_chain = |chain: &Chain| match chains.get(&chain.name) {
         Some(ours) => ours.base != chain.base,
-        None => chain.base.is_some() || !Pick::is_name(&chain.name),
+        None => chain.base.is_some() || !is_own(&chain.name),
     };
     let strange_set = |set: &Set| match sets.get(&*set.name) {
         Some(ours) => {
@@ -367,7 +441,7 @@ fn is_foreign(installed: &Snapshot, family: Family) -> bool {
                 || set.key != ours.key
                 || set.leads != ours.leads
         }
-        None => true,
+        None => !names::is_affinity_set(set, family),
     };
     installed.table.object.flags != 0
         || installed
@@ -377,23 +451,53 @@ fn is_foreign(installed: &Snapshot, family: Family) -> bool {
         || installed.sets.iter().any(|held| strange_set(&held.object))
 }
 
-/// Deletes chains that nothing leads to any more. Those that something led to until now wait for
-/// the next time: kernels before 6.2 refuse to delete them in the same transaction.
-fn unused(installed: &Snapshot, wanted: &Ruleset) -> Vec<Step> {
-    let elements = installed.elements.values().flatten();
-    let mut kept: BTreeSet<Name> = elements
-        .filter_map(|element| match &element.data {
-            Data::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) => Some(chain.clone()),
+/// Empties chains that nothing leads to any more, and deletes them and their sets. Chains that
+/// something led to until now wait for the next time: kernels before 6.2 refuse to delete them in
+/// the same transaction.
+fn unused(installed: &Snapshot, wanted: &Ruleset, rules: &BTreeMap<&str, Vec<&Rule>>) -> Vec<Step> {
+    let elements = installed
+        .elements
+        .values()
+        .flatten()
+        .map(|element| &element.data);
+    let verdicts = elements.filter_map(|data| match data {
+        Data::Verdict(verdict) => Some(verdict),
+        _ => None,
+    });
+    let jumps = installed
+        .rules
+        .iter()
+        .flat_map(|held| &held.object.expressions);
+    let jumps = jumps.filter_map(|expr| match expr {
+        Expr::Verdict(verdict) => Some(verdict),
+        _ => None,
+    });
+    let led_to: BTreeSet<&Name> = verdicts
+        .chain(jumps)
+        .filter_map(|verdict| match verdict {
+            Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
             _ => None,
         })
         .collect();
-    kept.extend(wanted.picks.iter().map(Pick::name));
-    kept.extend(names::chains().into_iter().map(|chain| chain.name));
-    installed
-        .chains
-        .iter()
-        .map(|held| &held.object.name)
-        .filter(|name| !kept.contains(*name))
-        .map(|name| Step::DeleteChain(name.clone()))
-        .collect()
+    let mut needed: BTreeSet<Name> = wanted.picks.iter().map(Pick::name).collect();
+    needed.extend(wanted.chains.keys().cloned());
+    needed.extend(names::chains().into_iter().map(|chain| chain.name));
+    let chains = installed.chains.iter().map(|held| &held.object.name);
+    let unused: Vec<_> = chains.filter(|name| !needed.contains(*name)).collect();
+    let mut steps = Vec::new();
+    for name in &unused {
+        if !of(rules, name).is_empty() {
+            steps.push(Step::FlushChain(Name::clone(name)));
+        }
+    }
+    for name in unused {
+        if !led_to.contains(name) {
+            steps.push(Step::DeleteChain(name.clone()));
+        }
+    }
+    let sets = installed.sets.iter().map(|held| &held.object.name);
+    let ours = |name: &&Name| Container::ALL.iter().any(|ours| ours.name() == &***name);
+    let gone = sets.filter(|name| !ours(name) && !wanted.sets.contains_key(*name));
+    steps.extend(gone.cloned().map(Step::DeleteOwnSet));
+    steps
 }

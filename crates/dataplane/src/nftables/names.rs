@@ -2,14 +2,16 @@
 //!
 //! Names without prefix are kube-proxy's, and so are their types and flags: it refuses to start
 //! over a table in which one of its names means something else. What it does not have is called
-//! `ferrule-…`, or `pick-…` for chains. No name of ours contains `/`, by which kube-proxy tells
+//! `ferrule-…`, or `pick-…` and `stay-…` for chains. No name of ours contains `/`, by which kube-proxy tells
 //! the chains that it may delete.
 
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 
-use ferrule_core::model::Protocol;
+use ferrule_core::desired::{Endpoint, Pool};
+use ferrule_core::model::{PortKey, Protocol};
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Name, Set, Table};
+use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Leads, Name, Set, Stay, Table};
 
 /// The table, in each family.
 pub const TABLE: &str = "kube-proxy";
@@ -288,6 +290,56 @@ impl Pick {
     pub fn is_name(name: &str) -> bool {
         name.starts_with(PICK) || name.starts_with(NODEPORT_PICK)
     }
+}
+
+/// How the chains and sets of one Service port are called: `demo.web.http.tcp`. None of the parts
+/// can contain a dot.
+pub fn label(key: &PortKey) -> String {
+    let (namespace, service) = (key.service.namespace(), key.service.name());
+    let protocol = key.protocol.lower();
+    format!("{namespace}.{service}.{}.{protocol}", key.name)
+}
+
+const STAY: &str = "stay-";
+const AFFINITY: &str = "ferrule-affinity-";
+
+/// The chain of a Service port whose clients stay with their endpoint.
+pub fn stay_chain(label: &str, pool: Pool, masquerade: bool) -> Name {
+    let pool = match pool {
+        Pool::Cluster => "",
+        Pool::Local => "-local",
+    };
+    let masquerade = if masquerade { "-masquerade" } else { "" };
+    format!("{STAY}{label}{pool}{masquerade}").into()
+}
+
+/// Whether a chain of this name is such a one.
+pub fn is_stay_chain(name: &str) -> bool {
+    name.starts_with(STAY)
+}
+
+/// The set of clients that stay with one endpoint of a Service port. Rules say how long.
+pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
+    let (field, ip) = match endpoint.ip {
+        IpAddr::V4(ip) => (Field::Ipv4Addr, ip.to_string()),
+        IpAddr::V6(ip) => (Field::Ipv6Addr, ip.to_string().replace(':', ".")),
+    };
+    let name = format!("{AFFINITY}{label}-{ip}.{}", endpoint.port);
+    Set {
+        dynamic: true,
+        stay: Stay::AsTheySay,
+        ..Set::new(name, [field])
+    }
+}
+
+/// Whether this is such a set.
+pub fn is_affinity_set(set: &Set, family: Family) -> bool {
+    set.name.starts_with(AFFINITY)
+        && set.key == [Field::address(family)]
+        && set.leads == Leads::Nowhere
+        && set.dynamic
+        && set.stay == Stay::AsTheySay
+        && !set.interval
 }
 
 /// The number in packets.

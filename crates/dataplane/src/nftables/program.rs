@@ -4,12 +4,14 @@
 //! `nft` has words for are written as it would write them, so that it lists them well.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use ferrule_core::desired::Endpoint;
 use ferrule_core::facts::Detector;
 use ferrule_kernel::Family;
 use ferrule_kernel::nft::expr::{
-    ADDRESS_LOCAL, CT_DNAT, CT_NEW, CtKey, FIB_DESTINATION, FIB_SOURCE, FibResult, Found, MetaKey,
-    NatKind, NumgenKind,
+    ADDRESS_LOCAL, CT_DNAT, CT_NEW, CtKey, DynsetOp, FIB_DESTINATION, FIB_SOURCE, FibResult, Found,
+    MetaKey, NatKind, NumgenKind,
 };
 use ferrule_kernel::nft::{Expr, Name, Reg, Rule, Value, Verdict};
 use ipnet::IpNet;
@@ -280,6 +282,78 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
         translate(family, Reg::FIRST),
     ]);
     program
+}
+
+/// The rules of a chain whose clients stay with their endpoint, which is in the set beside it.
+pub fn stay(
+    family: Family,
+    chain: &Name,
+    endpoints: &[(&Endpoint, Name)],
+    time: Duration,
+) -> Vec<Rule> {
+    let rule = |program: Vec<Expr>| Rule::new(Name::clone(chain), program);
+    let remember = |set: &Name| Expr::Dynset {
+        set: Name::clone(set),
+        op: DynsetOp::Update,
+        key: Reg::FIRST,
+        data: None,
+        timeout: Some(time),
+    };
+    let load_client = || Expr::source_address(family, Reg::FIRST);
+    let known = endpoints.iter().map(|(endpoint, set)| {
+        let mut program = vec![
+            load_client(),
+            Expr::Lookup {
+                set: Name::clone(set),
+                key: Reg::FIRST,
+                found: Found::Present,
+            },
+            remember(set),
+        ];
+        program.extend(translate_to(family, endpoint));
+        rule(program)
+    });
+    let drawn = (1..)
+        .zip(endpoints.iter().rev())
+        .map(|(left, (endpoint, set))| {
+            let mut program = Vec::new();
+            if left > 1 {
+                program.extend([
+                    Expr::Numgen {
+                        kind: NumgenKind::Random,
+                        modulus: left,
+                        offset: 0,
+                        into: Reg::FIRST,
+                    },
+                    Expr::equal(Reg::FIRST, number(0)),
+                ]);
+            }
+            program.extend([load_client(), remember(set)]);
+            program.extend(translate_to(family, endpoint));
+            rule(program)
+        });
+    let drawn: Vec<_> = drawn.collect();
+    let mut rules: Vec<_> = known.collect();
+    rules.extend(drawn.into_iter().rev());
+    // No more clients can be remembered: better served without memory than not at all.
+    if let Some((endpoint, _)) = endpoints.last() {
+        rules.push(rule(translate_to(family, endpoint).into()));
+    }
+    rules
+}
+
+fn translate_to(family: Family, endpoint: &Endpoint) -> [Expr; 3] {
+    [
+        Expr::Load {
+            value: endpoint.ip.into(),
+            into: Reg::FIRST,
+        },
+        Expr::Load {
+            value: Value::new().port(endpoint.port.get()),
+            into: Reg::new(words(family)),
+        },
+        translate(family, Reg::FIRST),
+    ]
 }
 
 fn translate(family: Family, endpoint: Reg) -> Expr {

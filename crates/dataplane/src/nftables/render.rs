@@ -4,6 +4,7 @@
 //! Each exposure is drawn without looking at others, so that a change redraws only what changed.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use ferrule_core::desired::{
     Action, Desired, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool,
@@ -11,9 +12,10 @@ use ferrule_core::desired::{
 use ferrule_core::facts::{Facts, NodePorts};
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::expr::{Found, NAT_FULLY_RANDOM, Reject};
-use ferrule_kernel::nft::{Comment, Element, Expr, Reg, Rule, Value, Verdict, ranges};
+use ferrule_kernel::nft::{Comment, Element, Expr, Name, Reg, Rule, Value, Verdict, ranges};
 use ipnet::IpNet;
 
+use super::diff::Ground;
 use super::names::{self, Container, Door, Pick};
 use super::program;
 use super::ruleset::{Drawing, Ruleset, Statics};
@@ -25,8 +27,12 @@ pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
         statics: statics(desired.facts(family), family, options),
         ..Ruleset::default()
     };
+    let ground = Ground {
+        family: kernel_family(family),
+        mark: options.mark,
+    };
     for exposed in desired.exposures(family) {
-        ruleset.add(exposure(exposed));
+        ruleset.add(exposure(exposed, ground));
     }
     ruleset
 }
@@ -241,9 +247,10 @@ fn nets(nets: &[IpNet]) -> Vec<Element> {
 }
 
 /// What one Service port puts into the table.
-pub fn exposure(exposure: &Exposure) -> Drawing {
+pub fn exposure(exposure: &Exposure, ground: Ground) -> Drawing {
     let mut sketch = Sketch {
         exposure,
+        ground,
         protocol: names::protocol_number(exposure.key.protocol),
         label: Comment::new(&exposure.key.to_string()),
         drawing: Drawing::default(),
@@ -263,6 +270,7 @@ pub fn exposure(exposure: &Exposure) -> Drawing {
 
 struct Sketch<'a> {
     exposure: &'a Exposure,
+    ground: Ground,
     protocol: u8,
     label: Comment,
     drawing: Drawing,
@@ -296,7 +304,12 @@ impl Sketch<'_> {
         }
         let slots = Slots::arrange(self.exposure, frontend);
         let endpoints = door.choose(Container::Endpoints, Container::NodePortEndpoints);
-        for (slot, endpoint) in (0..).zip(&slots.endpoints) {
+        // Those that clients stay with are named in chains.
+        let numbered: &[_] = match self.exposure.affinity_seconds {
+            None => &slots.endpoints,
+            Some(_) => &[],
+        };
+        for (slot, endpoint) in (0..).zip(numbered) {
             let value = Value::from(endpoint.ip).port(endpoint.port.get());
             self.put(endpoints, Element::value(key.number(slot), value));
         }
@@ -358,16 +371,52 @@ impl Sketch<'_> {
             Pool::Local => (0, slots.local),
             Pool::Cluster => (slots.only_local, slots.endpoints.len() - slots.only_local),
         };
+        let count = NonZeroUsize::new(count)?;
+        // Clients of cluster IPs are marked before they get here.
+        let masquerade =
+            frontend.kind != FrontendKind::ClusterIp && frontend.masquerade == Masquerade::Always;
+        if let Some(seconds) = self.exposure.affinity_seconds {
+            let time = Duration::from_secs(seconds.get().into());
+            return Some(Verdict::Goto(self.stay(pool, masquerade, time)));
+        }
         let pick = Pick {
             door,
             first: u32::try_from(first).unwrap_or(u32::MAX),
-            count: NonZeroUsize::new(count)?,
-            // Clients of cluster IPs are marked before they get here.
-            masquerade: frontend.kind != FrontendKind::ClusterIp
-                && frontend.masquerade == Masquerade::Always,
+            count,
+            masquerade,
         };
         self.drawing.picks.insert(pick);
         Some(Verdict::Goto(pick.name()))
+    }
+
+    /// The chain that leads clients to the endpoint of this pool that they were with before.
+    fn stay(&mut self, pool: Pool, masquerade: bool, time: Duration) -> Name {
+        let label = names::label(&self.exposure.key);
+        let chain = names::stay_chain(&label, pool, false);
+        if !self.drawing.chains.contains_key(&chain) {
+            let mut endpoints = Vec::new();
+            for endpoint in self.exposure.pool(pool) {
+                let set = names::affinity_set(&label, endpoint);
+                endpoints.push((endpoint, set.name.clone()));
+                self.drawing.sets.insert(set.name.clone(), set);
+            }
+            let rules = program::stay(self.ground.family, &chain, &endpoints, time);
+            self.drawing.chains.insert(chain.clone(), rules);
+        }
+        if !masquerade {
+            return chain;
+        }
+        let marking = names::stay_chain(&label, pool, true);
+        let goto = Expr::Verdict(Verdict::Goto(chain));
+        let rules = vec![
+            Rule::new(
+                Name::clone(&marking),
+                program::set_mark(self.ground.mark).into(),
+            ),
+            Rule::new(Name::clone(&marking), vec![goto]),
+        ];
+        self.drawing.chains.insert(marking.clone(), rules);
+        marking
     }
 
     /// Sources other than those allowed are dropped at this load balancer address.

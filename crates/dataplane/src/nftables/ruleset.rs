@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use ferrule_kernel::nft::{Element, Rule, Value};
+use ferrule_kernel::nft::{Element, Name, Rule, Set, Value};
 
 use super::names::{Container, Pick};
 
@@ -13,6 +13,10 @@ pub struct Ruleset {
     pub statics: Statics,
     /// Chains that choose an endpoint.
     pub picks: BTreeSet<Pick>,
+    /// Chains of single Service ports.
+    pub chains: BTreeMap<Name, Vec<Rule>>,
+    /// Sets of single Service ports, which packets fill.
+    pub sets: BTreeMap<Name, Set>,
     /// What Services put into sets and maps, by key.
     pub elements: BTreeMap<Container, BTreeMap<Value, Element>>,
     /// How many Service ports put an element into a set that they share.
@@ -33,8 +37,12 @@ pub struct Statics {
 pub struct Drawing {
     /// Elements of sets and maps.
     pub elements: Vec<(Container, Element)>,
-    /// Chains that they lead to.
+    /// Chains that they lead to and other Service ports may use too.
     pub picks: BTreeSet<Pick>,
+    /// Chains of this Service port alone.
+    pub chains: BTreeMap<Name, Vec<Rule>>,
+    /// Sets of this Service port alone, which packets fill.
+    pub sets: BTreeMap<Name, Set>,
 }
 
 /// How many Service ports put an element into a set that they share.
@@ -45,6 +53,8 @@ impl Ruleset {
     /// Adds what one Service port puts into the table.
     pub fn add(&mut self, drawing: Drawing) {
         self.picks.extend(drawing.picks);
+        self.chains.extend(drawing.chains);
+        self.sets.extend(drawing.sets);
         for (container, element) in drawing.elements {
             if container.is_shared() {
                 self.shares.add(container, element.key);

@@ -250,3 +250,71 @@ fn clients_outside_the_pod_network_are_masqueraded() {
         }
     });
 }
+
+#[test]
+fn clients_stay_with_their_endpoint_on_every_address() {
+    both(|family| {
+        let machine = Machine::new(family);
+        let mut scene = Scene::new(family);
+        let (vip, cluster_ip) = (address(family, 9, 1), address(family, 96, 1));
+        let sticky = with_node_port(
+            with_load_balancer(service(family, "sticky", 1), vip, &[]),
+            30001,
+        );
+        scene
+            .service(with_affinity(sticky.clone(), 60))
+            .slice(slice(family, "sticky", &machine.pods()));
+        scene.whole();
+        let always = |machine: &Machine, pod: usize| {
+            for _ in 0..10 {
+                for (address, port) in [(cluster_ip, 80), (vip, 80), (node(family), 30001)] {
+                    assert_eq!(machine.connect(address, port).unwrap().0, pod);
+                }
+            }
+        };
+        let (first, _) = machine.connect(cluster_ip, 80).unwrap();
+        always(&machine, first);
+        // A longer time and a fresh start change nothing for the client.
+        scene.service(with_affinity(sticky.clone(), 120)).step();
+        always(&machine, first);
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        always(&machine, first);
+        // Its endpoint goes: it moves, and stays there when the endpoint comes back.
+        let other = 1 - first;
+        let rest = [machine.pods()[other]];
+        scene.slice(slice(family, "sticky", &rest)).step();
+        always(&machine, other);
+        scene.slice(slice(family, "sticky", &machine.pods())).step();
+        always(&machine, other);
+        // Without affinity nobody stays, and no chains or sets are left after the next look.
+        scene.service(sticky).step();
+        evenly(machine.spread(cluster_ip, 80));
+        scene.whole();
+        assert_eq!(scene.whole(), 0);
+        let snapshot = scene.snapshot();
+        let names = snapshot.chains.iter().map(|held| &held.object.name);
+        assert!(names.clone().all(|name| !name.starts_with("stay-")));
+        let mut sets = snapshot.sets.iter().map(|held| &held.object.name);
+        assert!(sets.all(|name| !name.starts_with("ferrule-affinity-")));
+    });
+}
+
+#[test]
+fn new_clients_are_spread_even_if_they_stay() {
+    in_namespace(|| {
+        let machine = Machine::new(Family::V4);
+        let mut scene = Scene::new(Family::V4);
+        scene.slice(slice(Family::V4, "sticky", &machine.pods()));
+        scene.whole();
+        let mut counts = [0; 2];
+        for number in 1..=60 {
+            scene.service(with_affinity(service(Family::V4, "sticky", number), 60));
+            scene.step();
+            let cluster_ip = address(Family::V4, 96, number);
+            counts[machine.connect(cluster_ip, 80).unwrap().0] += 1;
+            scene.no_service("sticky").step();
+        }
+        assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+    });
+}

@@ -243,6 +243,8 @@ fn people_can_read_the_rules() {
             "comment \"demo/none:http\" : goto reject-chain",
             "comment \"Drop traffic to unallocated ClusterIPs\"",
             "ct state new jump firewall-check",
+            "goto stay-demo.lb.http.tcp-masquerade",
+            "update @ferrule-affinity-demo.lb.http.tcp-",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
