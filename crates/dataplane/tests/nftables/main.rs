@@ -7,5 +7,7 @@
 )]
 
 mod packets;
+mod passing;
+mod random;
 mod state;
 mod support;

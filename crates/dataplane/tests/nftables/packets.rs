@@ -80,7 +80,7 @@ fn attempt(to: IpAddr, port: u16, patience: Duration) -> Result<TcpStream, Error
 
 /// Whether a connection is refused. The answer to the first packet of IPv6 comes while the socket
 /// is still busy sending it, and goes unheard; that to the second one a second later does not.
-fn refused(to: IpAddr, port: u16) {
+pub fn refused(to: IpAddr, port: u16) {
     let result = attempt(to, port, Duration::from_secs(5));
     assert_eq!(
         result.unwrap_err(),
