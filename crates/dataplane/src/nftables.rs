@@ -1,7 +1,7 @@
 //! Services as nftables: flat maps from addresses to endpoints, written straight over netlink.
 //!
-//! In: [`Work`]. Out: one transaction with what differs. [`render`] draws each exposure by itself,
-//! so that a change costs what changed; [`diff`] turns two drawings into [`diff::Step`]s; [`apply`]
+//! In: [`Work`]. Out: one transaction with what differs. `render` draws each exposure by itself,
+//! so that a change costs what changed; `diff` turns two drawings into steps; `apply`
 //! sends them.
 //!
 //! The layout: `service-ips` leads from an address to a chain `pick-K`, which all Services with K
@@ -21,6 +21,8 @@ mod names;
 mod program;
 mod render;
 mod ruleset;
+#[cfg(test)]
+mod tests;
 
 pub use apply::Nftables;
 

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use ferrule_core::facts::{DetectLocal, Settings};
+use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{Family, TrafficPolicy};
 
 use crate::support::*;
@@ -316,5 +316,35 @@ fn new_clients_are_spread_even_if_they_stay() {
             scene.no_service("sticky").step();
         }
         assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+    });
+}
+
+#[test]
+fn node_ports_answer_only_where_they_are_wanted() {
+    both(|family| {
+        let machine = Machine::new(family);
+        let (with, without) = match family {
+            Family::V4 => ("10.2.0.0/24", "10.3.0.0/24"),
+            Family::V6 => ("fd00::2:0/112", "fd00::3:0/112"),
+        };
+        for (net, answers) in [(with, true), (without, false)] {
+            let settings = Settings {
+                node_port_addresses: NodePortAddresses::parse(&[net]).unwrap(),
+                ..Settings::default()
+            };
+            let mut scene = Scene::with(family, settings);
+            scene
+                .service(with_node_port(service(family, "port", 1), 30001))
+                .slice(slice(family, "port", &machine.pods()));
+            scene.whole();
+            let answer = machine.connect(node(family), 30001);
+            assert_eq!(answer.is_ok(), answers, "{net}");
+            // Those are addresses of pods on this node, not of the node.
+            let pod = pod(family, 1);
+            assert_eq!(
+                machine.connect(pod, 30001),
+                Err(ErrorKind::ConnectionRefused)
+            );
+        }
     });
 }
