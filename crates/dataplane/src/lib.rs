@@ -9,6 +9,7 @@ use ferrule_core::model::Family;
 
 mod dry_run;
 pub mod host;
+pub mod nftables;
 mod recorder;
 
 pub use dry_run::DryRun;

@@ -1,0 +1,53 @@
+//! Services as nftables: flat maps from addresses to endpoints, written straight over netlink.
+//!
+//! In: [`Work`]. Out: one transaction with what differs. `render` draws each exposure by itself,
+//! so that a change costs what changed; `diff` turns two drawings into steps; `apply`
+//! sends them.
+//!
+//! The layout: `service-ips` leads from an address to a chain `pick-K`, which all Services with K
+//! endpoints share; that chain draws a slot and finds the endpoint by address and slot in
+//! `ferrule-endpoints`. NodePorts have maps of their own without the address. What packets meet is
+//! in chains with kube-proxy's names, hooks and priorities.
+//!
+//! Service ports whose clients stay with their endpoint have a chain of their own, `stay-…`, and a
+//! set of clients per endpoint. One map for all of them would be smaller, but a rule that looks up
+//! what another lookup gave makes `nft list` 1.0.6 abort.
+//!
+//! [`Work`]: crate::Work
+
+mod apply;
+mod diff;
+mod names;
+mod program;
+mod render;
+mod ruleset;
+#[cfg(test)]
+mod tests;
+
+pub use apply::Nftables;
+
+/// What the administrator decides about the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The bit of a packet's mark that asks for masquerading; not 0.
+    pub mark: u32,
+    /// Masquerade all traffic to cluster IPs.
+    pub masquerade_all: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mark: 1 << 14,
+            masquerade_all: false,
+        }
+    }
+}
+
+/// The kernel's word for a family.
+const fn kernel_family(family: ferrule_core::model::Family) -> ferrule_kernel::Family {
+    match family {
+        ferrule_core::model::Family::V4 => ferrule_kernel::Family::V4,
+        ferrule_core::model::Family::V6 => ferrule_kernel::Family::V6,
+    }
+}

@@ -1,0 +1,216 @@
+//! Sends steps to the kernel, and remembers what is there.
+//!
+//! What a delta needs to know about the rest is little: which chains there are, how often shared
+//! elements are used, and the rules that facts about the node decide. The rest is not remembered
+//! but read back when there is doubt.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
+use ferrule_core::model::Family;
+use ferrule_kernel::exchange::RequestError;
+use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
+use ferrule_kernel::socket::{Socket, Transport};
+
+use super::diff::{self, Ground, Redrawn, Step};
+use super::names::{self, Pick, TABLE};
+use super::render;
+use super::ruleset::{Shares, Statics};
+use super::{Options, kernel_family};
+use crate::{Applied, ApplyError, Dataplane, Scope, Work};
+
+/// How often a look at everything is begun again because somebody changed rules meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Programs one family by nftables.
+#[derive(Debug)]
+pub struct Nftables<T = Socket> {
+    family: Family,
+    options: Options,
+    nft: Nft<T>,
+    /// `None` when we do not know what is in the kernel.
+    written: Option<Written>,
+}
+
+/// What a delta needs to know about the rest.
+#[derive(Debug)]
+struct Written {
+    statics: Statics,
+    picks: BTreeSet<Pick>,
+    shares: Shares,
+    /// Chains without rules that nothing leads to.
+    retired: BTreeSet<Name>,
+}
+
+impl Nftables {
+    /// Opens a conversation in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(family: Family, options: Options) -> io::Result<Self> {
+        Ok(Self::new(family, options, Nft::open()?))
+    }
+}
+
+impl<T: Transport> Nftables<T> {
+    /// Programs through this conversation.
+    pub const fn new(family: Family, options: Options, nft: Nft<T>) -> Self {
+        Self {
+            family,
+            options,
+            nft,
+            written: None,
+        }
+    }
+
+    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
+    pub fn set_options(&mut self, options: Options) {
+        if self.options != options {
+            self.options = options;
+            self.written = None;
+        }
+    }
+
+    /// Deletes the table and everything in it, if there is one.
+    ///
+    /// # Errors
+    /// See [`ApplyError`].
+    pub fn remove(&mut self) -> Result<Applied, ApplyError> {
+        self.written = None;
+        let mut batch = Batch::new(kernel_family(self.family), TABLE);
+        // Deleting what is not there is refused; adding what is there is not.
+        batch.add_table(&names::table());
+        batch.delete_table();
+        self.nft.commit(&batch).map_err(refused)?;
+        Ok(Applied { steps: batch.len() })
+    }
+
+    fn ground(&self) -> Ground {
+        Ground {
+            family: kernel_family(self.family),
+            mark: self.options.mark,
+        }
+    }
+
+    fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
+        let wanted = render::ruleset(desired, self.family, self.options);
+        let ground = self.ground();
+        let mut attempt = 1;
+        let steps = loop {
+            let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
+            let steps = match &installed {
+                Some(installed) => diff::whole(installed, &wanted, ground),
+                None => diff::create(&wanted, ground),
+            };
+            let mut batch = batch(&steps, ground.family);
+            if let Some(installed) = &installed {
+                batch.expect_generation(installed.generation);
+            }
+            match self.nft.commit(&batch) {
+                Ok(_) => break batch.len(),
+                Err(BatchError::Conflict) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(refused(error)),
+            }
+        };
+        self.written = Some(Written {
+            statics: wanted.statics,
+            picks: wanted.picks,
+            shares: wanted.shares,
+            retired: BTreeSet::new(),
+        });
+        Ok(Applied { steps })
+    }
+
+    fn delta(
+        &mut self,
+        mut written: Written,
+        desired: &Desired,
+        delta: &FamilyDelta,
+    ) -> Result<Applied, ApplyError> {
+        let ground = self.ground();
+        let mut redrawn = Redrawn::default();
+        for change in delta.changes.values() {
+            let draw = |side: &Option<Arc<Exposure>>| {
+                side.as_deref()
+                    .map(|exposure| render::exposure(exposure, ground))
+            };
+            redrawn.add(draw(&change.before), draw(&change.after));
+        }
+        let mut steps = redrawn.steps(&written.shares, &written.picks, ground);
+        if delta.facts {
+            let facts = desired.facts(self.family);
+            let statics = render::statics(facts, self.family, self.options);
+            steps.extend(diff::statics(&written.statics, &statics));
+            written.statics = statics;
+        }
+        if !steps.is_empty() {
+            let retired = std::mem::take(&mut written.retired).into_iter();
+            let retired = retired.filter(|chain| !redrawn.needs(chain));
+            steps.extend(retired.map(Step::DeleteChain));
+        }
+        let batch = batch(&steps, ground.family);
+        self.nft.commit(&batch).map_err(refused)?;
+        written.retired.extend(redrawn.retired());
+        written.picks.extend(redrawn.picks());
+        redrawn.count(&mut written.shares);
+        self.written = Some(written);
+        Ok(Applied { steps: batch.len() })
+    }
+}
+
+impl<T: Transport + Send> Dataplane for Nftables<T> {
+    fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
+        // Whatever goes wrong below, we do not know any more what is in the kernel.
+        match (work.scope, self.written.take()) {
+            (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
+            (Scope::Delta(_) | Scope::Whole, _) => self.whole(work.desired),
+        }
+    }
+}
+
+fn batch(steps: &[Step], family: ferrule_kernel::Family) -> Batch {
+    let mut batch = Batch::new(family, TABLE);
+    for step in steps {
+        match step {
+            Step::AddTable => batch.add_table(&names::table()),
+            Step::DeleteTable => batch.delete_table(),
+            Step::AddSet(container) => batch.add_set(&container.set(family)),
+            Step::AddOwnSet(set) => batch.add_set(set),
+            Step::DeleteOwnSet(name) => batch.delete_set(name),
+            Step::AddChain(chain) => batch.add_chain(chain),
+            Step::FlushChain(name) => batch.flush_chain(name),
+            Step::AddRule(rule) => batch.add_rule(rule),
+            Step::DeleteChain(name) => batch.delete_chain(name),
+            Step::Flush(container) => batch.flush_set(container.name()),
+            Step::Add(container, elements) => batch.add_elements(container.name(), elements),
+            Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
+        };
+    }
+    batch
+}
+
+fn refused(error: BatchError) -> ApplyError {
+    let text = error.to_string();
+    match error {
+        BatchError::Refused { what, source, .. } => ApplyError::Refused { step: what, source },
+        BatchError::Denied(source) | BatchError::Unsent { source, .. } => ApplyError::Refused {
+            step: "the whole transaction".to_owned(),
+            source,
+        },
+        BatchError::TooLong { what, .. } => ApplyError::Refused {
+            step: what,
+            source: io::Error::other(text),
+        },
+        BatchError::Conflict => ApplyError::Doubtful(io::Error::other(text)),
+        BatchError::Lost(source) => ApplyError::Doubtful(source),
+    }
+}
+
+fn unread(error: RequestError) -> ApplyError {
+    ApplyError::Doubtful(match error {
+        RequestError::Lost(source) | RequestError::Refused { source, .. } => source,
+        other => io::Error::other(other),
+    })
+}

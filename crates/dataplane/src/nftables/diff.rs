@@ -1,0 +1,503 @@
+//! The steps from what is in the kernel to what is wanted.
+//!
+//! In: what was read back, or what changed. Out: [`Step`]s, in an order that the kernel accepts:
+//! who is led to comes before who leads there, and goes after. They are sent as one transaction.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ferrule_kernel::Family;
+use ferrule_kernel::nft::{Chain, Data, Element, Expr, Name, Rule, Set, Snapshot, Value, Verdict};
+
+use super::names::{self, Container, Pick};
+use super::program;
+use super::ruleset::{Drawing, Ruleset, Shares, Statics};
+
+/// One thing that is done to the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Adds the table.
+    AddTable,
+    /// Deletes the table and everything in it.
+    DeleteTable,
+    /// Adds a set or map.
+    AddSet(Container),
+    /// Adds a set of a single Service port.
+    AddOwnSet(Set),
+    /// Deletes a set of a single Service port.
+    DeleteOwnSet(Name),
+    /// Adds a chain without rules.
+    AddChain(Chain),
+    /// Removes all rules of a chain.
+    FlushChain(Name),
+    /// Adds a rule at the end of its chain.
+    AddRule(Rule),
+    /// Deletes a chain.
+    DeleteChain(Name),
+    /// Removes all elements.
+    Flush(Container),
+    /// Adds elements that are not there.
+    Add(Container, Vec<Element>),
+    /// Deletes elements that are there.
+    Delete(Container, Vec<Element>),
+}
+
+/// What rules depend on beside their purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground {
+    /// The family.
+    pub family: Family,
+    /// The bit that asks for masquerading.
+    pub mark: u32,
+}
+
+/// Everything, from nothing.
+pub fn create(wanted: &Ruleset, ground: Ground) -> Vec<Step> {
+    let mut steps = vec![Step::AddTable];
+    steps.extend(names::chains().into_iter().map(Step::AddChain));
+    steps.extend(Container::ALL.map(Step::AddSet));
+    for pick in &wanted.picks {
+        add_pick(pick, ground, &mut steps);
+    }
+    steps.extend(wanted.sets.values().cloned().map(Step::AddOwnSet));
+    steps.extend(add_chains(&wanted.chains));
+    for container in Container::ALL {
+        let elements = wanted.elements.get(&container).into_iter();
+        let elements = elements.flat_map(BTreeMap::values);
+        let nets = wanted.statics.nets.get(&container).into_iter().flatten();
+        let all: Vec<_> = elements.chain(nets).cloned().collect();
+        if !all.is_empty() {
+            steps.push(Step::Add(container, all));
+        }
+    }
+    steps.extend(wanted.statics.rules.iter().cloned().map(Step::AddRule));
+    steps
+}
+
+/// Only what differs; everything anew if the table is one of somebody else's.
+pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground) -> Vec<Step> {
+    if is_foreign(installed, ground.family) {
+        let mut steps = vec![Step::DeleteTable];
+        steps.extend(create(wanted, ground));
+        return steps;
+    }
+    let mut steps = Vec::new();
+    let there: BTreeSet<&str> = installed
+        .chains
+        .iter()
+        .map(|held| &*held.object.name)
+        .collect();
+    for chain in names::chains() {
+        if !there.contains(&*chain.name) {
+            steps.push(Step::AddChain(chain));
+        }
+    }
+    let sets: BTreeSet<&str> = installed
+        .sets
+        .iter()
+        .map(|held| &*held.object.name)
+        .collect();
+    for container in Container::ALL {
+        if !sets.contains(container.name()) {
+            steps.push(Step::AddSet(container));
+        }
+    }
+    let rules = by_chain(installed.rules.iter().map(|held| &held.object));
+    for pick in &wanted.picks {
+        let name = pick.name();
+        if there.contains(&*name) {
+            let of_chain = program::pick(ground.family, pick, ground.mark);
+            steps.extend(replace_rules(
+                &name,
+                of(&rules, &name),
+                &of_chain.iter().collect::<Vec<_>>(),
+            ));
+        } else {
+            add_pick(pick, ground, &mut steps);
+        }
+    }
+    for (name, set) in &wanted.sets {
+        if !sets.contains(&**name) {
+            steps.push(Step::AddOwnSet(set.clone()));
+        }
+    }
+    for (name, wanted) in &wanted.chains {
+        if !there.contains(&**name) {
+            steps.push(Step::AddChain(Chain::new(name.clone())));
+        }
+        let new: Vec<_> = wanted.iter().collect();
+        steps.extend(replace_rules(name, of(&rules, name), &new));
+    }
+    element_steps_whole(installed, wanted, &mut steps);
+    let wanted_rules = by_chain(&wanted.statics.rules);
+    for chain in names::chains() {
+        let (old, new) = (of(&rules, &chain.name), of(&wanted_rules, &chain.name));
+        steps.extend(replace_rules(&chain.name, old, new));
+    }
+    steps.extend(unused(installed, wanted, &rules));
+    steps
+}
+
+/// What the exposures of a delta change, and how it changes what they share.
+#[derive(Debug, Default)]
+pub struct Redrawn {
+    old: Vec<Drawing>,
+    new: Vec<Drawing>,
+}
+
+impl Redrawn {
+    /// One Service port as it was and as it is.
+    pub fn add(&mut self, old: Option<Drawing>, new: Option<Drawing>) {
+        self.old.extend(old);
+        self.new.extend(new);
+    }
+
+    /// Chains that are needed now.
+    pub fn picks(&self) -> impl Iterator<Item = Pick> {
+        self.new
+            .iter()
+            .flat_map(|drawing| drawing.picks.iter().copied())
+    }
+
+    /// Only what differs, given the chains that are there already.
+    pub fn steps(&self, shares: &Shares, picks: &BTreeSet<Pick>, ground: Ground) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let needed: BTreeSet<Pick> = self.picks().collect();
+        for pick in needed.difference(picks) {
+            add_pick(pick, ground, &mut steps);
+        }
+        let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
+        let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
+        for (name, set) in &new_sets {
+            if !old_sets.contains_key(name) {
+                steps.push(Step::AddOwnSet((*set).clone()));
+            }
+        }
+        for (name, new) in &new_chains {
+            let old = old_chains.get(name).copied().unwrap_or_default();
+            if !old_chains.contains_key(name) {
+                steps.push(Step::AddChain(Chain::new(Name::clone(name))));
+            }
+            let new: Vec<_> = new.iter().collect();
+            steps.extend(replace_rules(name, &old.iter().collect::<Vec<_>>(), &new));
+        }
+        let mut changes: BTreeMap<(Container, Value), Replacement<'_>> = BTreeMap::new();
+        let mut counts: HashMap<(Container, Value), (usize, usize)> = HashMap::new();
+        for (container, element) in elements(&self.old) {
+            let key = (container, element.key);
+            if container.is_shared() {
+                counts.entry(key).or_default().0 += 1;
+            }
+            changes.entry(key).or_default().0 = Some(element);
+        }
+        for (container, element) in elements(&self.new) {
+            let key = (container, element.key);
+            if container.is_shared() {
+                counts.entry(key).or_default().1 += 1;
+            }
+            changes.entry(key).or_default().1 = Some(element);
+        }
+        for ((container, key), change) in &mut changes {
+            if let Some((gone, come)) = counts.get(&(*container, *key)) {
+                let before = shares.count(*container, *key);
+                let after = before.saturating_sub(*gone) + come;
+                let element = change.0.or(change.1);
+                *change = (
+                    element.filter(|_| before > 0),
+                    element.filter(|_| after > 0),
+                );
+            }
+        }
+        let changes = changes
+            .into_iter()
+            .map(|((container, _), change)| (container, change));
+        steps.extend(element_steps(changes));
+        // The chains themselves go with the next change.
+        steps.extend(self.retired().map(Step::FlushChain));
+        let gone = old_sets
+            .keys()
+            .filter(|name| !new_sets.contains_key(**name));
+        steps.extend(gone.map(|name| Step::DeleteOwnSet(Name::clone(name))));
+        steps
+    }
+
+    /// Chains of single Service ports that nothing leads to any more.
+    pub fn retired(&self) -> impl Iterator<Item = Name> {
+        let new = chains(&self.new);
+        chains(&self.old)
+            .into_keys()
+            .filter(move |name| !new.contains_key(name))
+            .cloned()
+    }
+
+    /// Whether a chain of a single Service port is needed now.
+    pub fn needs(&self, chain: &Name) -> bool {
+        self.new
+            .iter()
+            .any(|drawing| drawing.chains.contains_key(chain))
+    }
+
+    /// Counts what is shared as it is after the steps.
+    pub fn count(&self, shares: &mut Shares) {
+        for (container, element) in elements(&self.new) {
+            if container.is_shared() {
+                shares.add(container, element.key);
+            }
+        }
+        for (container, element) in elements(&self.old) {
+            if container.is_shared() {
+                shares.remove(container, element.key);
+            }
+        }
+    }
+}
+
+/// What changes when only facts about the node did.
+pub fn statics(old: &Statics, new: &Statics) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (container, elements) in &new.nets {
+        if old.nets.get(container) != Some(elements) {
+            steps.extend(replace_nets(*container, elements));
+        }
+    }
+    let (old, new) = (by_chain(&old.rules), by_chain(&new.rules));
+    let chains: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
+    for chain in chains {
+        steps.extend(replace_rules(chain, of(&old, chain), of(&new, chain)));
+    }
+    steps
+}
+
+fn sets(drawings: &[Drawing]) -> BTreeMap<&Name, &Set> {
+    drawings.iter().flat_map(|drawing| &drawing.sets).collect()
+}
+
+fn chains(drawings: &[Drawing]) -> BTreeMap<&Name, &[Rule]> {
+    let chains = drawings.iter().flat_map(|drawing| &drawing.chains);
+    chains
+        .map(|(name, rules)| (name, rules.as_slice()))
+        .collect()
+}
+
+fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
+    // All before any rule: one may lead to another.
+    let add = chains.keys().cloned().map(Chain::new).map(Step::AddChain);
+    let rules = chains.values().flatten().cloned().map(Step::AddRule);
+    add.chain(rules).collect()
+}
+
+fn elements(drawings: &[Drawing]) -> impl Iterator<Item = (Container, &Element)> {
+    drawings
+        .iter()
+        .flat_map(|drawing| &drawing.elements)
+        .map(|(container, element)| (*container, element))
+}
+
+/// An element as it was and as it is.
+type Replacement<'a> = (Option<&'a Element>, Option<&'a Element>);
+
+fn element_steps<'a>(changes: impl IntoIterator<Item = (Container, Replacement<'a>)>) -> Vec<Step> {
+    #[derive(Default)]
+    struct Lists {
+        replaced: Vec<Element>,
+        added: Vec<Element>,
+        removed: Vec<Element>,
+    }
+    let mut lists: BTreeMap<Container, Lists> = BTreeMap::new();
+    for (container, (old, new)) in changes {
+        if old == new {
+            continue;
+        }
+        let lists = lists.entry(container).or_default();
+        // Ranges must not overlap with those that go, even in between.
+        let goes_first = new.is_some() || container == Container::FirewallSources;
+        let gone = if goes_first {
+            &mut lists.replaced
+        } else {
+            &mut lists.removed
+        };
+        gone.extend(old.cloned());
+        lists.added.extend(new.cloned());
+    }
+    let mut steps = Vec::new();
+    for (container, lists) in &mut lists {
+        if !lists.replaced.is_empty() {
+            steps.push(Step::Delete(
+                *container,
+                std::mem::take(&mut lists.replaced),
+            ));
+        }
+        if !lists.added.is_empty() {
+            steps.push(Step::Add(*container, std::mem::take(&mut lists.added)));
+        }
+    }
+    for (container, lists) in lists.into_iter().rev() {
+        if !lists.removed.is_empty() {
+            steps.push(Step::Delete(container, lists.removed));
+        }
+    }
+    steps
+}
+
+fn element_steps_whole(installed: &Snapshot, wanted: &Ruleset, steps: &mut Vec<Step>) {
+    let empty = BTreeMap::new();
+    let mut changes: Vec<(Container, Replacement<'_>)> = Vec::new();
+    for container in Container::ALL {
+        let present = installed
+            .elements
+            .get(container.name())
+            .map_or(&[][..], Vec::as_slice);
+        if container.is_nets() {
+            let nets = wanted.statics.nets.get(&container);
+            let nets = nets.map_or(&[][..], Vec::as_slice);
+            if sorted(present) != sorted(nets) {
+                steps.extend(replace_nets(container, nets));
+            }
+            continue;
+        }
+        let wanted = wanted.elements.get(&container).unwrap_or(&empty);
+        let mut found: BTreeSet<Value> = BTreeSet::new();
+        for element in present {
+            // One first key with two ends is two ranges; we never make such.
+            let again = !found.insert(element.key);
+            let new = wanted.get(&element.key).filter(|_| !again);
+            changes.push((container, (Some(element), new)));
+        }
+        for (key, element) in wanted {
+            if !found.contains(key) {
+                changes.push((container, (None, Some(element))));
+            }
+        }
+    }
+    steps.extend(element_steps(changes));
+}
+
+fn sorted(elements: &[Element]) -> Vec<(Value, bool)> {
+    let mut keys: Vec<_> = elements
+        .iter()
+        .map(|element| (element.key, element.ends_range))
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
+fn replace_nets(container: Container, elements: &[Element]) -> Vec<Step> {
+    let mut steps = vec![Step::Flush(container)];
+    if !elements.is_empty() {
+        steps.push(Step::Add(container, elements.to_vec()));
+    }
+    steps
+}
+
+fn replace_rules(chain: &str, old: &[&Rule], new: &[&Rule]) -> Vec<Step> {
+    if old == new {
+        return Vec::new();
+    }
+    let mut steps = Vec::new();
+    if !old.is_empty() {
+        steps.push(Step::FlushChain(chain.into()));
+    }
+    steps.extend(new.iter().map(|rule| Step::AddRule((*rule).clone())));
+    steps
+}
+
+fn by_chain<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeMap<&'a str, Vec<&'a Rule>> {
+    let mut chains: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
+    for rule in rules {
+        chains.entry(&rule.chain).or_default().push(rule);
+    }
+    chains
+}
+
+fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a Rule] {
+    rules.get(chain).map_or(&[], Vec::as_slice)
+}
+
+fn add_pick(pick: &Pick, ground: Ground, steps: &mut Vec<Step>) {
+    steps.push(Step::AddChain(Chain::new(pick.name())));
+    let rules = program::pick(ground.family, pick, ground.mark);
+    steps.extend(rules.into_iter().map(Step::AddRule));
+}
+
+/// Whether something in the table is not of our making.
+fn is_foreign(installed: &Snapshot, family: Family) -> bool {
+    let chains: BTreeMap<Name, Chain> = names::chains()
+        .into_iter()
+        .map(|chain| (chain.name.clone(), chain))
+        .collect();
+    let sets: BTreeMap<&str, Container> = Container::ALL
+        .into_iter()
+        .map(|container| (container.name(), container))
+        .collect();
+    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
+    let strange_chain = |chain: &Chain| match chains.get(&chain.name) {
+        Some(ours) => ours.base != chain.base,
+        None => chain.base.is_some() || !is_own(&chain.name),
+    };
+    let strange_set = |set: &Set| match sets.get(&*set.name) {
+        Some(ours) => {
+            let ours = ours.set(family);
+            (set.anonymous, set.interval, set.dynamic, set.stay)
+                != (false, ours.interval, ours.dynamic, ours.stay)
+                || set.key != ours.key
+                || set.leads != ours.leads
+        }
+        None => !names::is_affinity_set(set, family),
+    };
+    installed.table.object.flags != 0
+        || installed
+            .chains
+            .iter()
+            .any(|held| strange_chain(&held.object))
+        || installed.sets.iter().any(|held| strange_set(&held.object))
+}
+
+/// Empties chains that nothing leads to any more, and deletes them and their sets. Chains that
+/// something led to until now wait for the next time: kernels before 6.2 refuse to delete them in
+/// the same transaction.
+fn unused(installed: &Snapshot, wanted: &Ruleset, rules: &BTreeMap<&str, Vec<&Rule>>) -> Vec<Step> {
+    let elements = installed
+        .elements
+        .values()
+        .flatten()
+        .map(|element| &element.data);
+    let verdicts = elements.filter_map(|data| match data {
+        Data::Verdict(verdict) => Some(verdict),
+        _ => None,
+    });
+    let jumps = installed
+        .rules
+        .iter()
+        .flat_map(|held| &held.object.expressions);
+    let jumps = jumps.filter_map(|expr| match expr {
+        Expr::Verdict(verdict) => Some(verdict),
+        _ => None,
+    });
+    let led_to: BTreeSet<&Name> = verdicts
+        .chain(jumps)
+        .filter_map(|verdict| match verdict {
+            Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
+            _ => None,
+        })
+        .collect();
+    let mut needed: BTreeSet<Name> = wanted.picks.iter().map(Pick::name).collect();
+    needed.extend(wanted.chains.keys().cloned());
+    needed.extend(names::chains().into_iter().map(|chain| chain.name));
+    let chains = installed.chains.iter().map(|held| &held.object.name);
+    let unused: Vec<_> = chains.filter(|name| !needed.contains(*name)).collect();
+    let mut steps = Vec::new();
+    for name in &unused {
+        if !of(rules, name).is_empty() {
+            steps.push(Step::FlushChain(Name::clone(name)));
+        }
+    }
+    for name in unused {
+        if !led_to.contains(name) {
+            steps.push(Step::DeleteChain(name.clone()));
+        }
+    }
+    let sets = installed.sets.iter().map(|held| &held.object.name);
+    let ours = |name: &&Name| Container::ALL.iter().any(|ours| ours.name() == &***name);
+    let gone = sets.filter(|name| !ours(name) && !wanted.sets.contains_key(*name));
+    steps.extend(gone.cloned().map(Step::DeleteOwnSet));
+    steps
+}

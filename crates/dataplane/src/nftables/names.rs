@@ -1,0 +1,352 @@
+//! What things are called in the kernel, and of what type they are.
+//!
+//! Names without prefix are kube-proxy's, and so are their types and flags: it refuses to start
+//! over a table in which one of its names means something else. What it does not have is called
+//! `ferrule-…`, or `pick-…` and `stay-…` for chains. No name of ours contains `/`, by which kube-proxy tells
+//! the chains that it may delete.
+
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+
+use ferrule_core::desired::{Endpoint, Pool};
+use ferrule_core::model::{PortKey, Protocol};
+use ferrule_kernel::Family;
+use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Leads, Name, Set, Stay, Table};
+
+/// The table, in each family.
+pub const TABLE: &str = "kube-proxy";
+
+/// Chains that packets enter by themselves.
+pub const FILTER_PREROUTING: &str = "filter-prerouting-pre-dnat";
+pub const FILTER_OUTPUT_PRE: &str = "filter-output-pre-dnat";
+pub const FILTER_INPUT: &str = "filter-input";
+pub const FILTER_FORWARD: &str = "filter-forward";
+pub const FILTER_OUTPUT: &str = "filter-output";
+pub const NAT_PREROUTING: &str = "nat-prerouting";
+pub const NAT_OUTPUT: &str = "nat-output";
+pub const NAT_POSTROUTING: &str = "nat-postrouting";
+
+/// Chains that they lead to.
+pub const NODEPORT_CHECK: &str = "nodeport-endpoints-check";
+pub const SERVICE_CHECK: &str = "service-endpoints-check";
+pub const FIREWALL_CHECK: &str = "firewall-check";
+pub const SERVICES: &str = "services";
+pub const MASQUERADING: &str = "masquerading";
+pub const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
+pub const REJECT: &str = "reject-chain";
+
+/// Ours: the source must be allowed; outside traffic stays on this node.
+pub const FIREWALL: &str = "ferrule-firewall";
+pub const EXTERNAL_LOCAL: &str = "ferrule-external-local";
+pub const NODEPORT_LOCAL: &str = "ferrule-nodeport-local";
+
+/// The table with kube-proxy's remark.
+pub fn table() -> Table {
+    Table {
+        comment: Some("rules for kube-proxy".into()),
+        ..Table::new(TABLE)
+    }
+}
+
+/// All chains that are always there.
+pub fn chains() -> Vec<Chain> {
+    use ChainKind::{Filter, Nat};
+    let mut chains = vec![
+        Chain::base(FILTER_PREROUTING, Filter, Hook::Prerouting, -110),
+        Chain::base(FILTER_OUTPUT_PRE, Filter, Hook::Output, -110),
+        Chain::base(FILTER_INPUT, Filter, Hook::Input, 0),
+        Chain::base(FILTER_FORWARD, Filter, Hook::Forward, 0),
+        Chain::base(FILTER_OUTPUT, Filter, Hook::Output, 0),
+        Chain::base(NAT_PREROUTING, Nat, Hook::Prerouting, -100),
+        Chain::base(NAT_OUTPUT, Nat, Hook::Output, -100),
+        Chain::base(NAT_POSTROUTING, Nat, Hook::Postrouting, 100),
+    ];
+    let regular = [
+        NODEPORT_CHECK,
+        SERVICE_CHECK,
+        FIREWALL_CHECK,
+        SERVICES,
+        MASQUERADING,
+        CLUSTER_IPS_CHECK,
+        FIREWALL,
+        EXTERNAL_LOCAL,
+        NODEPORT_LOCAL,
+    ];
+    chains.extend(regular.map(Chain::new));
+    chains.push(Chain {
+        comment: Some("helper for @no-endpoint-services / @no-endpoint-nodeports".into()),
+        ..Chain::new(REJECT)
+    });
+    chains
+}
+
+/// A set or map. Their order is the one in which elements are added: who is led to comes before
+/// who leads there, and `cluster-ips`, which makes unknown ports be refused, comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Container {
+    /// Endpoints of a Service address, numbered.
+    Endpoints,
+    /// Endpoints of a NodePort, numbered.
+    NodePortEndpoints,
+    /// Connections of a pod to itself.
+    Hairpin,
+    /// Sources that may use a load balancer address.
+    FirewallSources,
+    /// Load balancer addresses that not everybody may use.
+    FirewallIps,
+    /// Where clients inside the cluster go at an address that keeps outside traffic on the node.
+    Inside,
+    /// Where clients outside go there.
+    Outside,
+    /// The same for NodePorts.
+    NodePortInside,
+    /// The same for NodePorts.
+    NodePortOutside,
+    /// Service addresses without endpoints.
+    NoEndpointServices,
+    /// NodePorts without endpoints.
+    NoEndpointNodePorts,
+    /// Service addresses.
+    ServiceIps,
+    /// NodePorts.
+    ServiceNodePorts,
+    /// Networks in which NodePorts answer, if not everywhere.
+    NodePortNets,
+    /// The cluster's Service networks.
+    ServiceCidrs,
+    /// Cluster IPs in use.
+    ClusterIps,
+}
+
+impl Container {
+    /// All, in order.
+    pub const ALL: [Self; 16] = [
+        Self::Endpoints,
+        Self::NodePortEndpoints,
+        Self::Hairpin,
+        Self::FirewallSources,
+        Self::FirewallIps,
+        Self::Inside,
+        Self::Outside,
+        Self::NodePortInside,
+        Self::NodePortOutside,
+        Self::NoEndpointServices,
+        Self::NoEndpointNodePorts,
+        Self::ServiceIps,
+        Self::ServiceNodePorts,
+        Self::NodePortNets,
+        Self::ServiceCidrs,
+        Self::ClusterIps,
+    ];
+
+    /// The name in the kernel.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Endpoints => "ferrule-endpoints",
+            Self::NodePortEndpoints => "ferrule-nodeport-endpoints",
+            Self::Hairpin => "hairpin-connections",
+            Self::FirewallSources => "ferrule-firewall-sources",
+            Self::FirewallIps => "firewall-ips",
+            Self::Inside => "ferrule-inside",
+            Self::Outside => "ferrule-outside",
+            Self::NodePortInside => "ferrule-nodeport-inside",
+            Self::NodePortOutside => "ferrule-nodeport-outside",
+            Self::NoEndpointServices => "no-endpoint-services",
+            Self::NoEndpointNodePorts => "no-endpoint-nodeports",
+            Self::ServiceIps => "service-ips",
+            Self::ServiceNodePorts => "service-nodeports",
+            Self::NodePortNets => "ferrule-nodeport-nets",
+            Self::ServiceCidrs => "ferrule-service-cidrs",
+            Self::ClusterIps => "cluster-ips",
+        }
+    }
+
+    const fn comment(self) -> &'static str {
+        match self {
+            Self::Endpoints => "endpoints by Service address and slot",
+            Self::NodePortEndpoints => "endpoints by NodePort and slot",
+            Self::Hairpin => "service hairpin connections",
+            Self::FirewallSources => "sources allowed by LoadBalancerSourceRanges",
+            Self::FirewallIps => "destinations that are subject to LoadBalancerSourceRanges",
+            Self::Inside => "externalTrafficPolicy Local: clients in the cluster",
+            Self::Outside => "externalTrafficPolicy Local: clients outside",
+            Self::NodePortInside => "externalTrafficPolicy Local: NodePort clients in the cluster",
+            Self::NodePortOutside => "externalTrafficPolicy Local: NodePort clients outside",
+            Self::NoEndpointServices => {
+                "vmap to drop or reject packets to services with no endpoints"
+            }
+            Self::NoEndpointNodePorts => {
+                "vmap to drop or reject packets to service nodeports with no endpoints"
+            }
+            Self::ServiceIps => "ClusterIP, ExternalIP and LoadBalancer IP traffic",
+            Self::ServiceNodePorts => "NodePort traffic",
+            Self::NodePortNets => "networks in which NodePorts answer",
+            Self::ServiceCidrs => "the cluster's Service networks",
+            Self::ClusterIps => "Active ClusterIPs",
+        }
+    }
+
+    /// The declaration.
+    pub fn set(self, family: Family) -> Set {
+        let address = Field::address(family);
+        let nodeport = [Field::Protocol, Field::Port];
+        let frontend = [address, Field::Protocol, Field::Port];
+        let endpoint = [address, Field::Port];
+        let name = self.name();
+        let set = match self {
+            Self::Endpoints => {
+                let [address, protocol, port] = frontend;
+                Set::map(name, [address, protocol, port, Field::Number], endpoint)
+            }
+            Self::NodePortEndpoints => {
+                let [protocol, port] = nodeport;
+                Set::map(name, [protocol, port, Field::Number], endpoint)
+            }
+            Self::Hairpin => Set::new(name, [address, address, Field::Protocol, Field::Port]),
+            Self::FirewallSources => Set {
+                interval: true,
+                ..Set::new(name, [address, Field::Protocol, Field::Port, address])
+            },
+            Self::FirewallIps
+            | Self::Inside
+            | Self::Outside
+            | Self::NoEndpointServices
+            | Self::ServiceIps => Set::verdicts(name, frontend),
+            Self::NodePortInside
+            | Self::NodePortOutside
+            | Self::NoEndpointNodePorts
+            | Self::ServiceNodePorts => Set::verdicts(name, nodeport),
+            Self::NodePortNets | Self::ServiceCidrs => Set {
+                interval: true,
+                ..Set::new(name, [address])
+            },
+            Self::ClusterIps => Set::new(name, [address]),
+        };
+        set.comment(self.comment())
+    }
+
+    /// Whether several Service ports may put the same element there.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Hairpin | Self::ClusterIps)
+    }
+
+    /// Whether it holds ranges of addresses, which are only ever replaced together.
+    pub const fn is_nets(self) -> bool {
+        matches!(self, Self::NodePortNets | Self::ServiceCidrs)
+    }
+}
+
+/// By what a packet is told to be for a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// Address, protocol and port.
+    Address,
+    /// Protocol and port, on an address of the node.
+    NodePort,
+}
+
+impl Door {
+    /// The first of the two for an address, the other for a NodePort.
+    pub const fn choose(self, address: Container, node_port: Container) -> Container {
+        match self {
+            Self::Address => address,
+            Self::NodePort => node_port,
+        }
+    }
+}
+
+/// A chain that chooses among so many endpoints. All Services that need the same share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pick {
+    /// How its packets are told apart.
+    pub door: Door,
+    /// The slot of the first endpoint.
+    pub first: u32,
+    /// How many there are.
+    pub count: NonZeroUsize,
+    /// Whether the client's address is replaced by this node's.
+    pub masquerade: bool,
+}
+
+const PICK: &str = "pick-";
+const NODEPORT_PICK: &str = "nodeport-pick-";
+
+impl Pick {
+    /// The name of the chain.
+    pub fn name(&self) -> Name {
+        let door = match self.door {
+            Door::Address => PICK,
+            Door::NodePort => NODEPORT_PICK,
+        };
+        let first = match self.first {
+            0 => String::new(),
+            first => format!("-from-{first}"),
+        };
+        let masquerade = if self.masquerade { "-masquerade" } else { "" };
+        format!("{door}{}{first}{masquerade}", self.count).into()
+    }
+
+    /// Whether a chain of this name is such a one.
+    pub fn is_name(name: &str) -> bool {
+        name.starts_with(PICK) || name.starts_with(NODEPORT_PICK)
+    }
+}
+
+/// How the chains and sets of one Service port are called: `demo.web.http.tcp`. None of the parts
+/// can contain a dot.
+pub fn label(key: &PortKey) -> String {
+    let (namespace, service) = (key.service.namespace(), key.service.name());
+    let protocol = key.protocol.lower();
+    format!("{namespace}.{service}.{}.{protocol}", key.name)
+}
+
+const STAY: &str = "stay-";
+const AFFINITY: &str = "ferrule-affinity-";
+
+/// The chain of a Service port whose clients stay with their endpoint.
+pub fn stay_chain(label: &str, pool: Pool, masquerade: bool) -> Name {
+    let pool = match pool {
+        Pool::Cluster => "",
+        Pool::Local => "-local",
+    };
+    let masquerade = if masquerade { "-masquerade" } else { "" };
+    format!("{STAY}{label}{pool}{masquerade}").into()
+}
+
+/// Whether a chain of this name is such a one.
+pub fn is_stay_chain(name: &str) -> bool {
+    name.starts_with(STAY)
+}
+
+/// The set of clients that stay with one endpoint of a Service port. Rules say how long.
+pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
+    let (field, ip) = match endpoint.ip {
+        IpAddr::V4(ip) => (Field::Ipv4Addr, ip.to_string()),
+        IpAddr::V6(ip) => (Field::Ipv6Addr, ip.to_string().replace(':', ".")),
+    };
+    let name = format!("{AFFINITY}{label}-{ip}.{}", endpoint.port);
+    Set {
+        dynamic: true,
+        stay: Stay::AsTheySay,
+        ..Set::new(name, [field])
+    }
+}
+
+/// Whether this is such a set.
+pub fn is_affinity_set(set: &Set, family: Family) -> bool {
+    set.name.starts_with(AFFINITY)
+        && set.key == [Field::address(family)]
+        && set.leads == Leads::Nowhere
+        && set.dynamic
+        && set.stay == Stay::AsTheySay
+        && !set.interval
+}
+
+/// The number in packets.
+pub const fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    }
+}

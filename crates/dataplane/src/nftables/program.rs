@@ -1,0 +1,367 @@
+//! What rules do, expression by expression.
+//!
+//! Registers are of four bytes: an IPv4 address fills one, an IPv6 address four. Programs that
+//! `nft` has words for are written as it would write them, so that it lists them well.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ferrule_core::desired::Endpoint;
+use ferrule_core::facts::Detector;
+use ferrule_kernel::Family;
+use ferrule_kernel::nft::expr::{
+    ADDRESS_LOCAL, CT_DNAT, CT_NEW, CtKey, DynsetOp, FIB_DESTINATION, FIB_SOURCE, FibResult, Found,
+    MetaKey, NatKind, NumgenKind,
+};
+use ferrule_kernel::nft::{Expr, Name, Reg, Rule, Value, Verdict};
+use ipnet::IpNet;
+
+use super::names::{Container, Door, Pick};
+
+/// Longest name of an interface.
+const LONGEST_INTERFACE: usize = 15;
+
+/// Registers that an address fills.
+const fn words(family: Family) -> u8 {
+    match family {
+        Family::V4 => 1,
+        Family::V6 => 4,
+    }
+}
+
+fn number(number: u32) -> Value {
+    Value::new().number(number)
+}
+
+/// Looks up what is in the first registers.
+pub fn lookup(set: Container, key: Reg, found: Found) -> Expr {
+    Expr::Lookup {
+        set: set.name().into(),
+        key,
+        found,
+    }
+}
+
+/// Sends packets to another chain.
+pub fn jump(chain: &str) -> Expr {
+    Expr::Verdict(Verdict::Jump(chain.into()))
+}
+
+/// Passes packets whose destination address is in a set, or is not.
+pub fn destination_in(family: Family, set: Container) -> [Expr; 2] {
+    [
+        Expr::destination_address(family, Reg::FIRST),
+        lookup(set, Reg::FIRST, Found::Present),
+    ]
+}
+
+/// Passes packets of this door that are in a map, to where it leads.
+pub fn dispatch(family: Family, door: Door, map: Container) -> Vec<Expr> {
+    let mut program = load_door(family, door);
+    program.push(lookup(map, Reg::FIRST, Found::Verdict));
+    program
+}
+
+/// The registers that [`load_door`] fills.
+const fn door_words(family: Family, door: Door) -> u8 {
+    match door {
+        Door::Address => words(family) + 2,
+        Door::NodePort => 2,
+    }
+}
+
+/// Loads what tells packets of this door apart.
+pub fn load_door(family: Family, door: Door) -> Vec<Expr> {
+    let ports = |from| {
+        [
+            Expr::protocol(Reg::new(from)),
+            Expr::destination_port(Reg::new(from + 1)),
+        ]
+    };
+    match door {
+        Door::NodePort => ports(0).into(),
+        Door::Address => {
+            let mut program = vec![Expr::destination_address(family, Reg::FIRST)];
+            program.extend(ports(words(family)));
+            program
+        }
+    }
+}
+
+/// Passes packets that begin a connection.
+pub fn is_new() -> Vec<Expr> {
+    any_bit(
+        Expr::Ct {
+            key: CtKey::State,
+            into: Reg::FIRST,
+        },
+        CT_NEW,
+    )
+}
+
+/// Passes packets of connections whose destination was translated.
+pub fn is_translated() -> Vec<Expr> {
+    any_bit(
+        Expr::Ct {
+            key: CtKey::Status,
+            into: Reg::FIRST,
+        },
+        CT_DNAT,
+    )
+}
+
+/// Passes packets that carry the mark.
+pub fn is_marked(mark: u32) -> Vec<Expr> {
+    any_bit(load_mark(), mark)
+}
+
+fn any_bit(load: Expr, bits: u32) -> Vec<Expr> {
+    vec![
+        load,
+        Expr::Bitwise {
+            from: Reg::FIRST,
+            into: Reg::FIRST,
+            mask: number(bits),
+            xor: number(0),
+        },
+        Expr::not_equal(Reg::FIRST, number(0)),
+    ]
+}
+
+const fn load_mark() -> Expr {
+    Expr::Meta {
+        key: MetaKey::Mark,
+        into: Reg::FIRST,
+    }
+}
+
+/// Sets the mark; other bits stay.
+pub fn set_mark(mark: u32) -> [Expr; 3] {
+    change_mark(!mark, mark)
+}
+
+/// Turns the mark around; other bits stay.
+pub fn flip_mark(mark: u32) -> [Expr; 3] {
+    change_mark(u32::MAX, mark)
+}
+
+fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
+    [
+        load_mark(),
+        Expr::Bitwise {
+            from: Reg::FIRST,
+            into: Reg::FIRST,
+            mask: number(mask),
+            xor: number(xor),
+        },
+        Expr::SetMeta {
+            key: MetaKey::Mark,
+            from: Reg::FIRST,
+        },
+    ]
+}
+
+/// Passes packets from an address of this machine.
+pub fn from_here() -> [Expr; 2] {
+    fib_local(FIB_SOURCE)
+}
+
+/// Passes packets to an address of this machine.
+pub fn to_here() -> [Expr; 2] {
+    fib_local(FIB_DESTINATION)
+}
+
+fn fib_local(flags: u32) -> [Expr; 2] {
+    [
+        Expr::Fib {
+            result: FibResult::AddressType,
+            flags,
+            into: Reg::FIRST,
+        },
+        Expr::equal(Reg::FIRST, number(ADDRESS_LOCAL)),
+    ]
+}
+
+/// Passes packets that are not to a loopback address.
+pub fn not_to_loopback(family: Family) -> Vec<Expr> {
+    let loopback = match family {
+        Family::V4 => IpNet::new_assert(IpAddr::from([127, 0, 0, 0]), 8),
+        Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::LOCALHOST.into(), 128),
+    };
+    let load = Expr::destination_address(family, Reg::FIRST);
+    in_net(load, &loopback, false)
+}
+
+fn in_net(load: Expr, net: &IpNet, inside: bool) -> Vec<Expr> {
+    let value = Value::from(net.network());
+    let mut program = vec![load];
+    if net.prefix_len() < net.max_prefix_len() {
+        let zeros = [0; 16];
+        let zeros = &zeros[..value.as_bytes().len()];
+        program.push(Expr::Bitwise {
+            from: Reg::FIRST,
+            into: Reg::FIRST,
+            mask: Value::from(net.netmask()),
+            xor: Value::new().field(zeros),
+        });
+    }
+    program.push(compare(value, inside));
+    program
+}
+
+const fn compare(value: Value, equal: bool) -> Expr {
+    if equal {
+        Expr::equal(Reg::FIRST, value)
+    } else {
+        Expr::not_equal(Reg::FIRST, value)
+    }
+}
+
+/// Passes packets from pods, or all others; `None` if there can be no such packet.
+pub fn from_pod(family: Family, detector: &Detector, pod: bool) -> Option<Vec<Expr>> {
+    let (name, whole) = match detector {
+        Detector::Source(net) => {
+            let load = Expr::source_address(family, Reg::FIRST);
+            return Some(in_net(load, net, pod));
+        }
+        Detector::Interface(name) => (name, true),
+        Detector::InterfacePrefix(prefix) => (prefix, false),
+    };
+    // No interface has such a name: nothing comes from pods, and everything from elsewhere.
+    if name.len() > LONGEST_INTERFACE {
+        return (!pod).then(Vec::new);
+    }
+    // Every interface begins with nothing.
+    if name.is_empty() && !whole {
+        return pod.then(Vec::new);
+    }
+    let value = if whole {
+        Value::new().interface(name)
+    } else {
+        Value::new().field(name.as_bytes())
+    };
+    let load = Expr::Meta {
+        key: MetaKey::InputName,
+        into: Reg::FIRST,
+    };
+    Some(vec![load, compare(value, pod)])
+}
+
+/// The rules of a chain that chooses an endpoint.
+pub fn pick(family: Family, pick: &Pick, mark: u32) -> Vec<Rule> {
+    let chain = pick.name();
+    let mut rules = Vec::new();
+    let mut rule = |program: Vec<Expr>| rules.push(Rule::new(Name::clone(&chain), program));
+    if pick.masquerade {
+        rule(set_mark(mark).into());
+    }
+    let count = u32::try_from(pick.count.get()).unwrap_or(u32::MAX);
+    rule(draw(family, pick, count));
+    // For a packet that met a change half way: the slot that it drew is no more, but the first
+    // one is.
+    if count > 1 {
+        rule(draw(family, pick, 1));
+    }
+    rules
+}
+
+/// Translates to one of so many endpoints.
+fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
+    let mut program = load_door(family, pick.door);
+    let endpoints = pick
+        .door
+        .choose(Container::Endpoints, Container::NodePortEndpoints);
+    program.extend([
+        Expr::Numgen {
+            kind: NumgenKind::Random,
+            modulus: count,
+            offset: pick.first,
+            into: Reg::new(door_words(family, pick.door)),
+        },
+        lookup(endpoints, Reg::FIRST, Found::Value(Reg::FIRST)),
+        translate(family, Reg::FIRST),
+    ]);
+    program
+}
+
+/// The rules of a chain whose clients stay with their endpoint, which is in the set beside it.
+pub fn stay(
+    family: Family,
+    chain: &Name,
+    endpoints: &[(&Endpoint, Name)],
+    time: Duration,
+) -> Vec<Rule> {
+    let rule = |program: Vec<Expr>| Rule::new(Name::clone(chain), program);
+    let remember = |set: &Name| Expr::Dynset {
+        set: Name::clone(set),
+        op: DynsetOp::Update,
+        key: Reg::FIRST,
+        data: None,
+        timeout: Some(time),
+    };
+    let load_client = || Expr::source_address(family, Reg::FIRST);
+    let known = endpoints.iter().map(|(endpoint, set)| {
+        let mut program = vec![
+            load_client(),
+            Expr::Lookup {
+                set: Name::clone(set),
+                key: Reg::FIRST,
+                found: Found::Present,
+            },
+            remember(set),
+        ];
+        program.extend(translate_to(family, endpoint));
+        rule(program)
+    });
+    let drawn = (1..)
+        .zip(endpoints.iter().rev())
+        .map(|(left, (endpoint, set))| {
+            let mut program = Vec::new();
+            if left > 1 {
+                program.extend([
+                    Expr::Numgen {
+                        kind: NumgenKind::Random,
+                        modulus: left,
+                        offset: 0,
+                        into: Reg::FIRST,
+                    },
+                    Expr::equal(Reg::FIRST, number(0)),
+                ]);
+            }
+            program.extend([load_client(), remember(set)]);
+            program.extend(translate_to(family, endpoint));
+            rule(program)
+        });
+    let drawn: Vec<_> = drawn.collect();
+    let mut rules: Vec<_> = known.collect();
+    rules.extend(drawn.into_iter().rev());
+    // No more clients can be remembered: better served without memory than not at all.
+    if let Some((endpoint, _)) = endpoints.last() {
+        rules.push(rule(translate_to(family, endpoint).into()));
+    }
+    rules
+}
+
+fn translate_to(family: Family, endpoint: &Endpoint) -> [Expr; 3] {
+    [
+        Expr::Load {
+            value: endpoint.ip.into(),
+            into: Reg::FIRST,
+        },
+        Expr::Load {
+            value: Value::new().port(endpoint.port.get()),
+            into: Reg::new(words(family)),
+        },
+        translate(family, Reg::FIRST),
+    ]
+}
+
+fn translate(family: Family, endpoint: Reg) -> Expr {
+    Expr::Nat {
+        kind: NatKind::Destination,
+        family,
+        address: Some(endpoint),
+        port: Some(Reg::new(endpoint.index() + words(family))),
+        flags: 0,
+    }
+}

@@ -1,0 +1,88 @@
+//! Everything that is to be in the table.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ferrule_kernel::nft::{Element, Name, Rule, Set, Value};
+
+use super::names::{Container, Pick};
+
+/// Everything that is to be in the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    /// What does not depend on Services.
+    pub statics: Statics,
+    /// Chains that choose an endpoint.
+    pub picks: BTreeSet<Pick>,
+    /// Chains of single Service ports.
+    pub chains: BTreeMap<Name, Vec<Rule>>,
+    /// Sets of single Service ports, which packets fill.
+    pub sets: BTreeMap<Name, Set>,
+    /// What Services put into sets and maps, by key.
+    pub elements: BTreeMap<Container, BTreeMap<Value, Element>>,
+    /// How many Service ports put an element into a set that they share.
+    pub shares: Shares,
+}
+
+/// What does not depend on Services. Its chains and sets are always the same ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statics {
+    /// Rules, those of one chain in order.
+    pub rules: Vec<Rule>,
+    /// Elements of sets of networks.
+    pub nets: BTreeMap<Container, Vec<Element>>,
+}
+
+/// What one Service port puts into the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drawing {
+    /// Elements of sets and maps.
+    pub elements: Vec<(Container, Element)>,
+    /// Chains that they lead to and other Service ports may use too.
+    pub picks: BTreeSet<Pick>,
+    /// Chains of this Service port alone.
+    pub chains: BTreeMap<Name, Vec<Rule>>,
+    /// Sets of this Service port alone, which packets fill.
+    pub sets: BTreeMap<Name, Set>,
+}
+
+/// How many Service ports put an element into a set that they share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shares(HashMap<(Container, Value), usize>);
+
+impl Ruleset {
+    /// Adds what one Service port puts into the table.
+    pub fn add(&mut self, drawing: Drawing) {
+        self.picks.extend(drawing.picks);
+        self.chains.extend(drawing.chains);
+        self.sets.extend(drawing.sets);
+        for (container, element) in drawing.elements {
+            if container.is_shared() {
+                self.shares.add(container, element.key);
+            }
+            let elements = self.elements.entry(container).or_default();
+            elements.insert(element.key, element);
+        }
+    }
+}
+
+impl Shares {
+    /// How many there are.
+    pub fn count(&self, container: Container, key: Value) -> usize {
+        self.0.get(&(container, key)).copied().unwrap_or_default()
+    }
+
+    /// One more.
+    pub fn add(&mut self, container: Container, key: Value) {
+        *self.0.entry((container, key)).or_default() += 1;
+    }
+
+    /// One less.
+    pub fn remove(&mut self, container: Container, key: Value) {
+        if let Some(count) = self.0.get_mut(&(container, key)) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&(container, key));
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What is in the kernel afterwards.
+
+use ferrule_core::model::{Family, TrafficPolicy};
+use ferrule_kernel::nft::{Batch, Chain, Field, Nft, Set, Table};
+
+use crate::support::*;
+
+/// One of each: balanced, refused, NodePort, load balancer with ranges, policies, affinity.
+pub fn everything(scene: &mut Scene) {
+    let family = scene.family;
+    let a = |x, y| address(family, x, y);
+    let cidr = match family {
+        Family::V4 => "10.96.0.0/16",
+        Family::V6 => "fd00::60:0/112",
+    };
+    let ranges: &[&str] = match family {
+        Family::V4 => &["192.0.2.0/24", "192.0.2.128/25", "198.51.100.0/24"],
+        Family::V6 => &["2001:db8::/64", "2001:db8::/48", "2001:db8:1::/64"],
+    };
+    scene
+        .node(a(2, 1))
+        .service_cidr(cidr)
+        .service(service(family, "plain", 1))
+        .slice(slice(family, "plain", &[(a(1, 1), false), (a(1, 2), true)]))
+        .service(service(family, "none", 2))
+        .service(with_node_port(service(family, "port", 3), 30003))
+        .slice(slice(family, "port", &[(a(1, 1), false), (a(1, 2), true)]))
+        .service(with_affinity(
+            with_node_port(
+                with_load_balancer(service(family, "lb", 4), a(9, 4), ranges),
+                30004,
+            ),
+            600,
+        ))
+        .slice(slice(
+            family,
+            "lb",
+            &[(a(1, 3), false), (a(1, 4), true), (a(1, 5), false)],
+        ));
+    let mut local = with_node_port(
+        with_load_balancer(service(family, "local", 5), a(9, 5), &[]),
+        30005,
+    );
+    local.external_policy_field = TrafficPolicy::Local;
+    local.external_ips = [a(8, 5)].into();
+    scene.service(local.clone()).slice(slice(
+        family,
+        "local",
+        &[(a(1, 6), false), (a(1, 7), true)],
+    ));
+    let mut remote = local;
+    remote.key = ferrule_core::model::ServiceKey::new("demo", "remote");
+    remote.cluster_ips[family] = Some(a(96, 6));
+    remote.external_ips = [a(8, 6)].into();
+    remote.load_balancer_ips = [a(9, 6)].into();
+    remote.ports[0].node_port = None;
+    remote.internal_policy = TrafficPolicy::Local;
+    scene.service(remote).slice(slice(
+        family,
+        "remote",
+        &[(a(1, 6), false), (a(1, 7), false)],
+    ));
+}
+
+fn both(test: fn(Family)) {
+    for family in Family::ALL {
+        in_namespace(move || test(family));
+    }
+}
+
+#[test]
+fn what_is_right_already_is_not_written_again() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        everything(&mut scene);
+        assert!(scene.whole() > 50);
+        assert_eq!(scene.whole(), 0);
+        let before = scene.snapshot();
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        assert_eq!(scene.snapshot().generation, before.generation);
+        // The first delta after a start looks at everything.
+        scene.restart();
+        assert_eq!(scene.step(), 0);
+    });
+}
+
+#[test]
+fn what_somebody_else_changed_is_repaired() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        everything(&mut scene);
+        scene.whole();
+        let before = scene.snapshot();
+        let mut nft = Nft::open().unwrap();
+        for (name, elements) in &before.elements {
+            let Some(element) = elements.iter().find(|e| !e.ends_range) else {
+                continue;
+            };
+            let mut batch = Batch::new(kernel(family), TABLE);
+            if name.contains("cidrs") {
+                batch.flush_set(name);
+            } else {
+                batch.delete_elements(name, [element]);
+            }
+            nft.commit(&batch).unwrap();
+        }
+        let mut batch = Batch::new(kernel(family), TABLE);
+        batch.flush_chain("services");
+        batch.add_chain(&Chain::new("pick-77"));
+        nft.commit(&batch).unwrap();
+        assert!(scene.whole() > 10);
+        same(&scene.snapshot(), &before);
+        assert_eq!(scene.whole(), 0);
+    });
+}
+
+#[test]
+fn a_table_of_somebody_else_is_replaced() {
+    both(|family| {
+        let mut nft = Nft::open().unwrap();
+        let mut batch = Batch::new(kernel(family), TABLE);
+        batch.add_table(&Table::new(TABLE));
+        batch.add_set(&Set::new("service-ips", [Field::Port]));
+        batch.add_chain(&Chain::new("service-ABC-demo/x/tcp/"));
+        nft.commit(&batch).unwrap();
+        let mut scene = Scene::new(family);
+        everything(&mut scene);
+        scene.whole();
+        let over = scene.snapshot();
+        scene.dataplane.remove().unwrap();
+        scene.whole();
+        same(&scene.snapshot(), &over);
+    });
+}
+
+#[test]
+fn deltas_lead_to_the_same_as_a_fresh_start() {
+    both(|family| {
+        let a = |x, y| address(family, x, y);
+        let mut scene = Scene::new(family);
+        scene.whole();
+        everything(&mut scene);
+        assert!(scene.step() > 10);
+        assert_eq!(scene.step(), 0);
+        // Endpoints come and go, a Service goes, another one loses all endpoints.
+        scene
+            .slice(slice(
+                family,
+                "plain",
+                &[(a(1, 9), true), (a(1, 2), true), (a(1, 1), true)],
+            ))
+            .no_service("port")
+            .no_slice("lb");
+        assert!(scene.step() > 0);
+        agrees_with_fresh(&mut scene);
+        scene
+            .slice(slice(family, "lb", &[(a(1, 4), true)]))
+            .service(with_node_port(service(family, "port", 3), 30003))
+            .no_slice("plain");
+        assert!(scene.step() > 0);
+        agrees_with_fresh(&mut scene);
+        let cidr = match family {
+            Family::V4 => "10.97.0.0/16",
+            Family::V6 => "fd00::61:0/112",
+        };
+        scene.service_cidr(cidr).node(a(2, 2));
+        assert_eq!(scene.step(), 2);
+        agrees_with_fresh(&mut scene);
+        for name in ["plain", "none", "port", "lb", "local", "remote"] {
+            scene.no_service(name);
+        }
+        scene.step();
+        agrees_with_fresh(&mut scene);
+        let elements = scene.snapshot().elements;
+        let left = elements.iter().filter(|(_, list)| !list.is_empty());
+        assert_eq!(
+            left.map(|(name, _)| &**name).collect::<Vec<_>>(),
+            ["ferrule-service-cidrs"]
+        );
+    });
+}
+
+/// Whether the kernel has exactly what it would have after a fresh start, chains that nothing
+/// leads to aside.
+pub fn agrees_with_fresh(scene: &mut Scene) {
+    let found = scene.snapshot();
+    assert_eq!(
+        scene.snapshot().elements.keys().count(),
+        found.elements.keys().count()
+    );
+    scene.dataplane.remove().unwrap();
+    scene.whole();
+    let fresh = scene.snapshot();
+    same_elements(&found, &fresh);
+    for chain in &fresh.chains {
+        let rules = |snapshot: &ferrule_kernel::nft::Snapshot| {
+            let rules = snapshot.rules.iter().map(|held| held.object.clone());
+            rules
+                .filter(|rule| rule.chain == chain.object.name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rules(&found), rules(&fresh));
+    }
+}
+
+fn same(found: &ferrule_kernel::nft::Snapshot, wanted: &ferrule_kernel::nft::Snapshot) {
+    same_elements(found, wanted);
+    let rules = |snapshot: &ferrule_kernel::nft::Snapshot| {
+        let mut rules: Vec<_> = snapshot
+            .rules
+            .iter()
+            .map(|held| held.object.clone())
+            .collect();
+        rules.sort_by(|a, b| a.chain.cmp(&b.chain));
+        rules
+    };
+    assert_eq!(rules(found), rules(wanted));
+    assert_eq!(found.chains.len(), wanted.chains.len());
+}
+
+fn same_elements(found: &ferrule_kernel::nft::Snapshot, wanted: &ferrule_kernel::nft::Snapshot) {
+    for (name, elements) in &wanted.elements {
+        let sorted = |list: &[ferrule_kernel::nft::Element]| {
+            let mut list = list.to_vec();
+            list.sort_by_key(|element| element.key);
+            list
+        };
+        assert_eq!(sorted(&found.elements[name]), sorted(elements), "{name}");
+    }
+}
+
+#[test]
+fn people_can_read_the_rules() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        everything(&mut scene);
+        scene.whole();
+        let text = run("nft", &["list", "ruleset"]);
+        for part in [
+            "comment \"rules for kube-proxy\"",
+            "comment \"demo/plain:http\" : goto pick-2",
+            "comment \"demo/none:http\" : goto reject-chain",
+            "comment \"Drop traffic to unallocated ClusterIPs\"",
+            "ct state new jump firewall-check",
+            "goto stay-demo.lb.http.tcp-masquerade",
+            "update @ferrule-affinity-demo.lb.http.tcp-",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    });
+}
