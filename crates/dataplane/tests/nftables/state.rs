@@ -1,5 +1,7 @@
 //! What is in the kernel afterwards.
 
+use std::io::Write;
+
 use ferrule_core::model::{Family, TrafficPolicy};
 use ferrule_kernel::nft::{Batch, Chain, Field, Nft, Set, Table};
 
@@ -250,3 +252,53 @@ fn people_can_read_the_rules() {
         }
     });
 }
+
+#[test]
+fn kube_proxy_can_take_the_table_over() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        everything(&mut scene);
+        scene.whole();
+        let before = scene.snapshot();
+        let (table, address) = match family {
+            Family::V4 => ("ip kube-proxy", "ipv4_addr"),
+            Family::V6 => ("ip6 kube-proxy", "ipv6_addr"),
+        };
+        let text = TAKE_OVER.replace("TABLE", table).replace("ADDR", address);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        run("nft", &["-f", file.path().to_str().unwrap()]);
+        // And back: rules are repaired, elements were never touched.
+        same_elements(&scene.snapshot(), &before);
+        assert!(scene.whole() > 0);
+        same(&scene.snapshot(), &before);
+    });
+}
+
+/// What kube-proxy does to a table that it finds, before it looks at elements.
+const TAKE_OVER: &str = r#"
+add table TABLE { comment "rules for kube-proxy" ; }
+add chain TABLE nat-output
+delete chain TABLE nat-output
+add chain TABLE filter-input
+delete chain TABLE filter-input
+add chain TABLE nat-output { type nat hook output priority -100 ; }
+flush chain TABLE nat-output
+add chain TABLE filter-input { type filter hook input priority 0 ; }
+flush chain TABLE filter-input
+add chain TABLE services
+flush chain TABLE services
+add rule TABLE nat-output jump services
+add chain TABLE cluster-ips-check
+flush chain TABLE cluster-ips-check
+add set TABLE hairpin-connections { type ADDR . ADDR . inet_proto . inet_service ; comment "service hairpin connections" ; }
+add set TABLE cluster-ips { type ADDR ; comment "Active ClusterIPs" ; }
+add set TABLE nodeport-ips { type ADDR ; comment "IPs that accept NodePort traffic" ; }
+delete set TABLE nodeport-ips
+add map TABLE no-endpoint-services { type ADDR . inet_proto . inet_service : verdict ; }
+add map TABLE no-endpoint-nodeports { type inet_proto . inet_service : verdict ; }
+add map TABLE firewall-ips { type ADDR . inet_proto . inet_service : verdict ; }
+add map TABLE service-ips { type ADDR . inet_proto . inet_service : verdict ; }
+add map TABLE service-nodeports { type inet_proto . inet_service : verdict ; }
+add rule TABLE services meta l4proto . th dport vmap @service-nodeports
+"#;
