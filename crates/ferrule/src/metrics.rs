@@ -393,7 +393,7 @@ impl Metrics {
             .inc_by(steps as u64);
     }
 
-    /// A watch had to begin again.
+    /// A watch ended, well or not, and begins again.
     pub fn watch_restarted(&self, resource: &str) {
         self.watch_restarts.with_label_values(&[resource]).inc();
     }

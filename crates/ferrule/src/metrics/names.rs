@@ -257,7 +257,7 @@ declare! {
         "[ALPHA] Changes written to the kernel";
     /// Watches that broke.
     WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], EVERYWHERE,
-        "[ALPHA] Times a watch had to begin again with a list";
+        "[ALPHA] Watches that ended, as they do every few minutes, and began again";
 
     /// On `/metrics/slis`.
     HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], EVERYWHERE,
