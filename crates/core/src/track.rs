@@ -142,6 +142,9 @@ pub struct Tracker {
     issues: BTreeMap<ObjectKey, Vec<Issue>>,
     issues_version: u64,
     pending: BTreeMap<ServiceKey, Pending>,
+    /// Services and slices in `pending`, counted as they come and go: a first list is long, and
+    /// somebody asks after every part of it.
+    pending_counts: (usize, usize),
     surroundings_changed: bool,
     /// Per kind with a list under way: who has not been named yet.
     unnamed: BTreeMap<Kind, HashSet<ObjectKey>>,
@@ -160,6 +163,7 @@ impl Tracker {
             issues: BTreeMap::new(),
             issues_version: 0,
             pending: BTreeMap::new(),
+            pending_counts: (0, 0),
             surroundings_changed: false,
             unnamed: BTreeMap::new(),
             listed: BTreeSet::new(),
@@ -224,14 +228,16 @@ impl Tracker {
 
     /// Number of Services, and of EndpointSlices, that differ from what was last taken.
     pub fn pending_counts(&self) -> (usize, usize) {
-        self.pending
-            .values()
-            .fold((0, 0), |(services, slices), pending| {
-                (
-                    services + usize::from(pending.service.is_some()),
-                    slices + pending.slices.len(),
-                )
-            })
+        self.pending_counts
+    }
+
+    /// What [`Tracker::pending_counts`] should be, counted afresh.
+    #[cfg(test)]
+    pub(crate) fn count_pending(&self) -> (usize, usize) {
+        self.pending.values().fold((0, 0), |(services, slices), p| {
+            let service = usize::from(p.service.is_some());
+            (services + service, slices + p.slices.len())
+        })
     }
 
     /// Hands over what changed since the last call, unless the first lists are still incomplete.
@@ -243,6 +249,7 @@ impl Tracker {
             surroundings: std::mem::take(&mut self.surroundings_changed),
             ..Changes::default()
         };
+        self.pending_counts = (0, 0);
         for (key, pending) in std::mem::take(&mut self.pending) {
             let mut triggers: Vec<_> = pending
                 .slices
@@ -432,12 +439,14 @@ impl Tracker {
         }
         let pending = self.pending.entry(key.clone()).or_default();
         let was = entry.service.take();
+        self.pending_counts.0 += usize::from(pending.service.is_none());
         let before = &pending
             .service
             .get_or_insert(PendingService { before: was })
             .before;
         if *before == now {
             pending.service = None;
+            self.pending_counts.0 -= 1;
         }
         entry.service = now;
         self.settle(key);
@@ -463,13 +472,13 @@ impl Tracker {
             return was;
         }
         let pending = self.pending.entry(owner.clone()).or_default();
-        let slice = pending
-            .slices
-            .entry(key.clone())
-            .or_insert_with(|| PendingSlice {
+        let slice = pending.slices.entry(key.clone()).or_insert_with(|| {
+            self.pending_counts.1 += 1;
+            PendingSlice {
                 before: was.clone(),
                 triggers: Vec::new(),
-            });
+            }
+        });
         if now.is_none() {
             // Nobody waits for an endpoint to be programmed that is gone again.
             slice.triggers.clear();
@@ -479,6 +488,7 @@ impl Tracker {
         }
         if slice.before == now {
             pending.slices.remove(key);
+            self.pending_counts.1 -= 1;
         }
         match (place, now) {
             (Ok(at), Some(slice)) => slices[at] = slice,

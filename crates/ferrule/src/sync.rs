@@ -195,8 +195,9 @@ impl<O: Observer> Sync<O> {
     fn take_in(&mut self, input: Input) {
         match input {
             Input::Cluster(events) => {
-                let known = self.tracker.node().cloned();
                 let about = |kind| events.iter().filter(|e| e.kind() == Some(kind)).count();
+                let told_of_node = about(Kind::Node) > 0;
+                let known = self.tracker.node().filter(|_| told_of_node).cloned();
                 self.observer
                     .heard(about(Kind::Service), about(Kind::EndpointSlice));
                 for event in events {
@@ -204,7 +205,7 @@ impl<O: Observer> Sync<O> {
                 }
                 let (services, slices) = self.tracker.pending_counts();
                 self.observer.pending(services, slices);
-                if let Some(node) = self.tracker.node()
+                if let Some(node) = self.tracker.node().filter(|_| told_of_node)
                     && known.as_ref() != Some(node)
                 {
                     self.observer.node(node);

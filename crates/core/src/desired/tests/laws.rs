@@ -232,6 +232,10 @@ fn play(deeds: &[Deed]) -> Scene {
     for deed in deeds.iter().chain([&Deed::Look]) {
         if let Some(event) = event(deed) {
             scene.tracker.on(event);
+            assert_eq!(
+                scene.tracker.pending_counts(),
+                scene.tracker.count_pending()
+            );
             continue;
         }
         let delta = scene.step();
