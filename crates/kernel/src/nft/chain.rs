@@ -69,7 +69,7 @@ numbered! {
 }
 
 impl ChainKind {
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Filter => "filter",
             Self::Nat => "nat",
