@@ -45,12 +45,14 @@ struct Written {
 }
 
 impl Nftables {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens a conversation in the network namespace of the calling thread. Nothing is written.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// What the kernel said: it has no nftables, or we have no right to use them.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        Ok(Self::new(family, options, Nft::open()?))
+        let mut nft = Nft::open()?;
+        nft.generation().map_err(said)?;
+        Ok(Self::new(family, options, nft))
     }
 }
 
@@ -63,6 +65,11 @@ impl<T: Transport> Nftables<T> {
             nft,
             written: None,
         }
+    }
+
+    /// The number that the kernel gives our conversation, for telling our changes from others'.
+    pub fn port(&self) -> u32 {
+        self.nft.port()
     }
 
     /// Takes other options; the next [`Dataplane::apply`] looks at everything.
@@ -209,8 +216,13 @@ fn refused(error: BatchError) -> ApplyError {
 }
 
 fn unread(error: RequestError) -> ApplyError {
-    ApplyError::Doubtful(match error {
+    ApplyError::Doubtful(said(error))
+}
+
+/// What the kernel said.
+fn said(error: RequestError) -> io::Error {
+    match error {
         RequestError::Lost(source) | RequestError::Refused { source, .. } => source,
         other => io::Error::other(other),
-    })
+    }
 }
