@@ -146,7 +146,7 @@ fn expression_of(field: Field) -> Result<&'static str, Unsayable> {
     })
 }
 
-/// The elements of a set, one after the other in order of their keys.
+/// The elements of a set in the order given; ranges of one field in order of their keys.
 ///
 /// # Errors
 /// An element that is not of the set's type, or one that leads to a chain without a proper name.
@@ -160,12 +160,8 @@ pub fn elements<'a>(
         let words = ranges.map(|(first, last)| range(*field, first.as_bytes(), last.as_bytes()));
         return words.collect();
     }
-    let mut sorted: Vec<_> = elements.into_iter().collect();
-    sorted.sort_by_key(|element| element.key);
-    sorted
-        .into_iter()
-        .map(|element| self::element(set, element))
-        .collect()
+    let words = elements.into_iter();
+    words.map(|element| self::element(set, element)).collect()
 }
 
 fn element(set: &Set, element: &Element) -> Said {
