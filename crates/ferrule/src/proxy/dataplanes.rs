@@ -29,11 +29,7 @@ fn open_one(options: &Options, family: Family) -> anyhow::Result<Box<dyn Datapla
     let config = &options.config;
     match config.mode() {
         Mode::Nftables => {
-            let rules = nftables::Options {
-                mark: 1 << config.masquerade_bit(),
-                masquerade_all: config.masquerade_all,
-            };
-            let opened = Nftables::open(family, rules).map_err(explain);
+            let opened = Nftables::open(family, config.nftables_options()).map_err(explain);
             Ok(Box::new(opened.context("unable to create proxier")?))
         }
         mode @ (Mode::Iptables | Mode::Ipvs) => bail!(
