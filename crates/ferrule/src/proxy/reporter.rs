@@ -157,6 +157,7 @@ impl Observer for Reporter {
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {
+                self.metrics.sync_failed(family, kind);
                 let err = whole(error);
                 tracing::error!(ipFamily = %family, err, "Failed to program the kernel; the last good state stays and it is tried again");
                 return;
