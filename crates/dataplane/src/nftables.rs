@@ -17,6 +17,7 @@
 
 mod apply;
 mod diff;
+mod listen;
 mod names;
 mod program;
 mod render;
@@ -27,6 +28,7 @@ mod text;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::Unsayable;
+pub use listen::Listener;
 pub use text::text;
 
 /// What the administrator decides about the rules.
@@ -44,13 +46,5 @@ impl Default for Options {
             mark: 1 << 14,
             masquerade_all: false,
         }
-    }
-}
-
-/// The kernel's word for a family.
-const fn kernel_family(family: ferrule_core::model::Family) -> ferrule_kernel::Family {
-    match family {
-        ferrule_core::model::Family::V4 => ferrule_kernel::Family::V4,
-        ferrule_core::model::Family::V6 => ferrule_kernel::Family::V6,
     }
 }

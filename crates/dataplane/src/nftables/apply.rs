@@ -14,12 +14,12 @@ use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
 use ferrule_kernel::socket::{Socket, Transport};
 
+use super::Options;
 use super::diff::{self, Ground, Redrawn, Step};
 use super::names::{self, Pick, TABLE};
 use super::render;
 use super::ruleset::{Shares, Statics};
-use super::{Options, kernel_family};
-use crate::{Applied, ApplyError, Dataplane, Scope, Work};
+use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
 const ATTEMPTS: usize = 3;
@@ -217,12 +217,4 @@ fn refused(error: BatchError) -> ApplyError {
 
 fn unread(error: RequestError) -> ApplyError {
     ApplyError::Doubtful(said(error))
-}
-
-/// What the kernel said.
-fn said(error: RequestError) -> io::Error {
-    match error {
-        RequestError::Lost(source) | RequestError::Refused { source, .. } => source,
-        other => io::Error::other(other),
-    }
 }

@@ -13,7 +13,8 @@ use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Value};
 
 use super::names::{self, Container, TABLE};
 use super::ruleset::Ruleset;
-use super::{Options, kernel_family, program, render};
+use super::{Options, program, render};
+use crate::kernel_family;
 
 /// What is programmed for one family, in the words of `nft`.
 ///

@@ -1,42 +1,113 @@
 //! Which dataplane a mode means, and which this build has.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use ferrule_core::model::Family;
-use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_dataplane::conntrack::Flows;
+use ferrule_dataplane::nftables::{self, Listener, Nftables};
 use ferrule_dataplane::{Dataplane, DryRun};
+use tokio::sync::mpsc;
 
 use super::reporter::whole;
-use crate::config::Mode;
 use crate::config::options::Options;
+use crate::config::{Config, Mode};
+use crate::logging::info_v;
+use crate::sync::{Backend, Input};
 
-/// One dataplane per family. Nothing is written yet.
-pub fn open(
-    options: &Options,
-    families: &[Family],
-) -> anyhow::Result<Vec<(Family, Box<dyn Dataplane>)>> {
-    families
-        .iter()
-        .map(|family| Ok((*family, open_one(options, *family)?)))
-        .collect()
+/// How long to wait for a change; it only matters that it is long.
+const PATIENCE: Duration = Duration::from_hours(1);
+
+/// How long to wait before listening again when that failed.
+const HEARING_LOST: Duration = Duration::from_secs(10);
+
+/// What programs the kernel.
+#[derive(Default)]
+pub struct Dataplanes {
+    /// One per family.
+    pub backends: Vec<Backend>,
+    /// By what changes of ours are told from those of others, where these can be heard of.
+    pub own: Vec<u32>,
 }
 
-fn open_one(options: &Options, family: Family) -> anyhow::Result<Box<dyn Dataplane>> {
-    if options.dry_run {
-        return Ok(Box::new(DryRun));
-    }
-    let config = &options.config;
-    match config.mode() {
-        Mode::Nftables => {
-            let opened = Nftables::open(family, config.nftables_options()).map_err(explain);
-            Ok(Box::new(opened.context("unable to create proxier")?))
+impl Dataplanes {
+    /// Opens what the mode needs. Nothing is written yet.
+    pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Self> {
+        let mut opened = Self::default();
+        for family in families {
+            let opening = opened.open_one(options, *family);
+            opening.context("unable to create proxier")?;
         }
-        mode @ (Mode::Iptables | Mode::Ipvs) => bail!(
-            "unable to create proxier: this build has no {} dataplane yet; use --proxy-mode \
-             nftables, or --dry-run, which decides everything and writes nothing",
-            mode.as_str()
-        ),
+        Ok(opened)
+    }
+
+    fn open_one(&mut self, options: &Options, family: Family) -> anyhow::Result<()> {
+        let (dataplane, flows): (Box<dyn Dataplane>, _) = if options.dry_run {
+            (Box::new(DryRun), None)
+        } else {
+            let dataplane = self.rules(&options.config, family)?;
+            (dataplane, Some(Flows::open(family).map_err(explain)?))
+        };
+        self.backends.push(Backend {
+            family,
+            dataplane,
+            flows,
+        });
+        Ok(())
+    }
+
+    fn rules(&mut self, config: &Config, family: Family) -> anyhow::Result<Box<dyn Dataplane>> {
+        match config.mode() {
+            Mode::Nftables => {
+                let rules = Nftables::open(family, config.nftables_options()).map_err(explain)?;
+                self.own.push(rules.port());
+                Ok(Box::new(rules))
+            }
+            mode @ (Mode::Iptables | Mode::Ipvs) => bail!(
+                "this build has no {} dataplane yet; use --proxy-mode nftables, or --dry-run, \
+                 which decides everything and writes nothing",
+                mode.as_str()
+            ),
+        }
+    }
+}
+
+/// Tells sync when somebody else changes our rules, until nobody listens any more.
+///
+/// # Errors
+/// There can be no more threads.
+pub fn listen(own: Vec<u32>, sync: mpsc::Sender<Input>) -> io::Result<()> {
+    let thread = thread::Builder::new().name("listen".to_owned());
+    thread.spawn(move || {
+        loop {
+            let error = match Listener::open(own.clone()) {
+                Ok(listener) => match hear(listener, &sync) {
+                    Ok(()) => return,
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            let err = whole(&error);
+            tracing::error!(
+                err,
+                "Changes that others make to the rules may go unnoticed"
+            );
+            thread::sleep(HEARING_LOST);
+        }
+    })?;
+    Ok(())
+}
+
+fn hear(mut listener: Listener, sync: &mpsc::Sender<Input>) -> io::Result<()> {
+    loop {
+        for family in listener.next(PATIENCE)? {
+            info_v!(2, ipFamily = %family, "Somebody changed our rules; looking at all of them");
+            if sync.blocking_send(Input::Doubt(family)).is_err() {
+                return Ok(());
+            }
+        }
     }
 }
 
