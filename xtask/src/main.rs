@@ -9,6 +9,7 @@
     reason = "it talks to a terminal"
 )]
 
+mod demo;
 mod deny;
 mod run;
 mod test;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
+        Verb::Demo { keep } => demo::run(keep),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,6 +58,14 @@ enum Verb {
     Bench {
         #[command(subcommand)]
         subject: Subject,
+    },
+    /// Shows a node with pods and a rollout under load, in namespaces that vanish.
+    ///
+    /// Needs neither root nor a cluster.
+    Demo {
+        /// Stays afterwards, and says how to look inside.
+        #[arg(long)]
+        keep: bool,
     },
 }
 
