@@ -106,11 +106,6 @@ impl Api {
             .map(|_| ())
     }
 
-    /// What lies at a path.
-    pub fn get(&self, path: &str) -> Result<Value> {
-        self.send(Method::GET, path, "application/json", &Value::Null)
-    }
-
     fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<Value> {
         let bytes = match body {
             Value::Null => Vec::new(),

@@ -175,8 +175,12 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
     let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
     println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
     let mut teller = Teller::new(lab);
-    let (mut passed, mut failed) = (0, Vec::new());
+    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
     for story in chosen(stories)? {
+        if !teller.knows(&story) {
+            skipped.push(format!("{} (no world in mode {})", story.name, story.modes.join(" or ")));
+            continue;
+        }
         let begun = os::now();
         let result = teller.tell(&story);
         let seconds = begun.elapsed().as_secs_f64();
@@ -191,6 +195,9 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
         }
     }
     println!("{passed} stories passed, {} failed, in {:.1} s", failed.len(), begun.elapsed().as_secs_f64());
+    for story in skipped {
+        println!("skipped: {story}");
+    }
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }

@@ -40,6 +40,11 @@ impl Netns {
                     sysctl(&format!("ipv4/conf/{scope}/{setting}"), "0")?;
                 }
             }
+            // A host that refuses many packets at once must not fall silent.
+            sysctl("ipv4/icmp_ratelimit", "0")?;
+            sysctl("ipv4/icmp_msgs_per_sec", "1000000")?;
+            sysctl("ipv4/icmp_msgs_burst", "1000000")?;
+            sysctl("ipv6/icmp/ratelimit", "0")?;
             ip_here("link set lo up\n")
         })??;
         Ok(namespace)

@@ -47,11 +47,6 @@ impl Process {
         &self.log
     }
 
-    /// Its process id inside the lab.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Fails with the end of its log when it is no longer running.
     pub fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else {

@@ -170,6 +170,7 @@ impl Story {
     }
 
     /// Every reason given for a difference.
+    #[cfg(test)]
     pub fn differences(&self) -> impl Iterator<Item = &str> {
         let expectations = self.steps.iter().flat_map(|step| match step {
             Step::Packets(lines)

@@ -19,6 +19,7 @@ use crate::probe::{self, Answers, Flow, Protocol};
 use crate::story::line::{self, Outcome, Packet};
 use crate::story::short::Memory;
 use crate::story::{Expectation, Step, Story};
+use crate::world::World;
 use crate::{api, os, plan};
 use check::Look;
 
@@ -38,6 +39,8 @@ pub struct Teller {
 /// What one story has done so far.
 #[derive(Default)]
 struct Scene {
+    /// The modes it is about; none means all.
+    modes: Vec<String>,
     memory: Memory,
     written: Vec<Value>,
     labels: BTreeSet<(String, String)>,
@@ -62,7 +65,10 @@ impl Teller {
             self.lab.start_proxies(&self.settings)?;
             self.spoiled = false;
         }
-        let mut scene = Scene::default();
+        let mut scene = Scene {
+            modes: story.modes.clone(),
+            ..Scene::default()
+        };
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": story.name },
         });
@@ -77,13 +83,26 @@ impl Teller {
         result
     }
 
+    /// The worlds a story is told in.
+    fn worlds(&self, scene: &Scene) -> Vec<&World> {
+        let worlds = self.lab.worlds.iter();
+        let about = |world: &&World| scene.modes.is_empty() || scene.modes.contains(&world.key.mode);
+        worlds.filter(about).collect()
+    }
+
+    /// Whether there is a world a story is about.
+    pub fn knows(&self, story: &Story) -> bool {
+        let mut worlds = self.lab.worlds.iter();
+        worlds.any(|world| story.is_about(&world.key.mode))
+    }
+
     fn step(&mut self, story: &Story, step: &Step, scene: &mut Scene) -> Result<()> {
         match step {
             Step::Apply(items) => self.apply(story, items, scene),
             Step::Delete(words) => self.delete(story, words, scene),
             Step::Packets(lines) => {
                 self.remember(lines, scene)?;
-                fail(check::look(Look::Packets, lines, &self.lab.worlds, &scene.memory)?)
+                fail(check::look(Look::Packets, lines, &self.worlds(scene), &scene.memory)?)
             }
             Step::Eventually(lines) => {
                 self.remember(lines, scene)?;
@@ -108,7 +127,7 @@ impl Teller {
                 self.lab.control.restart(part)?;
                 self.lab.settle(false)
             }
-            Step::Run(commands) => self.run(commands),
+            Step::Run(commands) => self.run(commands, scene),
         }
     }
 
@@ -162,7 +181,7 @@ impl Teller {
     fn until(&self, how: Look, lines: &[Expectation], scene: &Scene) -> Result<()> {
         let begun = os::now();
         loop {
-            let wrong = check::look(how, lines, &self.lab.worlds, &scene.memory)?;
+            let wrong = check::look(how, lines, &self.worlds(scene), &scene.memory)?;
             if wrong.is_empty() || begun.elapsed() > PATIENCE {
                 return fail(wrong);
             }
@@ -193,7 +212,7 @@ impl Teller {
             };
             let to = packet.target(|name, family| scene.memory.address(name, family))?;
             let outcome = Outcome::parse(outcome)?;
-            for world in &self.lab.worlds {
+            for world in self.worlds(scene) {
                 let place = world.place(sender)?;
                 let opened = place.run(|| Flow::open(packet.protocol, to, PATIENCE))?;
                 let (flow, answer) =
@@ -212,9 +231,10 @@ impl Teller {
     fn send(&self, lines: &BTreeMap<String, Expectation>, scene: &mut Scene) -> Result<()> {
         let mut wrong = String::new();
         for (name, expectation) in lines {
+            let worlds = self.worlds(scene);
             let flows = scene.flows.get_mut(name);
             let flows = flows.with_context(|| format!("no connection {name} was opened"))?;
-            for (world, (flow, sender)) in self.lab.worlds.iter().zip(flows) {
+            for (world, (flow, sender)) in worlds.into_iter().zip(flows) {
                 let wanted = expectation.outcome(&world.key);
                 let outcome = Outcome::parse(wanted)?;
                 let patience = match outcome {
@@ -232,9 +252,9 @@ impl Teller {
         fail(wrong)
     }
 
-    fn run(&self, commands: &BTreeMap<String, String>) -> Result<()> {
+    fn run(&self, commands: &BTreeMap<String, String>, scene: &Scene) -> Result<()> {
         for (host, line) in commands {
-            for world in &self.lab.worlds {
+            for world in self.worlds(scene) {
                 let shell = || os::output(os::command("sh").args(["-c", line]));
                 let output = world.place(host)?.run(shell)?;
                 output.with_context(|| format!("{}: {host}: {line}", world.key))?;
@@ -289,7 +309,7 @@ impl Teller {
 
     /// Where the proxies write.
     pub fn logs(&self) -> Vec<String> {
-        let logs = self.lab.worlds.iter().flat_map(crate::world::World::logs);
+        let logs = self.lab.worlds.iter().flat_map(World::logs);
         logs.map(|path| path.display().to_string()).collect()
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! a1 b1 -> web:80 = a1 b1 from client
 //! outside1 -> node1:30080 udp6 = a1:5353 from node1, b1 from outside1
-//! outside1 -> node1:32000/ = 200 "localEndpoints": 1
+//! outside1 -> node1:32000/ = 200 localEndpoints:1
 //! node1 kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy="internal"} = 1
 //! ```
 
@@ -246,7 +246,8 @@ impl Request {
     }
 }
 
-/// An HTTP answer: a status, and text that occurs in it; or none.
+/// An HTTP answer: a status, and text that occurs in it; or none. Quotes and blanks do not count,
+/// which YAML would make hard to write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     Status { code: u16, text: String },
@@ -262,9 +263,21 @@ impl Reply {
         }
         let (code, text) = text.split_once(' ').unwrap_or((text, ""));
         let code = code.parse().with_context(|| format!("{code:?} is not an HTTP status"))?;
-        let text = text.trim().to_owned();
+        let text = bare(text);
         Ok(Self::Status { code, text })
     }
+
+    /// Whether this is what was answered.
+    pub fn fits(&self, status: u16, answer: &str) -> bool {
+        match self {
+            Self::Status { code, text } => *code == status && bare(answer).contains(text.as_str()),
+            Self::None(_) => false,
+        }
+    }
+}
+
+fn bare(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace() && *c != '"').collect()
 }
 
 /// A number of a node's proxy: `node1 kubeproxy_…{label="…"}`.

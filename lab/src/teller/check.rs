@@ -55,13 +55,13 @@ pub enum Look {
 pub fn look(
     how: Look,
     lines: &[Expectation],
-    worlds: &[World],
+    worlds: &[&World],
     memory: &Memory,
 ) -> Result<String> {
     let mut jobs = Vec::new();
     for line in lines {
         for sender in senders(how, line)? {
-            jobs.extend(worlds.iter().map(|world| (line, sender.clone(), world)));
+            jobs.extend(worlds.iter().map(|world| (line, sender.clone(), *world)));
         }
     }
     let jobs = Mutex::new(jobs.into_iter());
@@ -152,8 +152,7 @@ pub fn judge(answers: &Answers, outcome: &Outcome, sender: &str) -> Seen {
 fn see_reply(to: SocketAddr, path: &str, wanted: &Reply) -> Seen {
     match probe::get(to, path, SILENCE) {
         Ok((code, text)) => Seen {
-            fits: matches!(wanted, Reply::Status { code: own, text: part }
-                if *own == code && text.contains(part.as_str())),
+            fits: wanted.fits(code, &text),
             // Bodies hold times.
             same: Some(code.to_string()),
             shown: format!("{code}: {}", text.rsplit("\r\n\r\n").next().unwrap_or("")),
