@@ -43,7 +43,7 @@ pub struct Api {
 
 impl Api {
     /// A client for the server at `url`; nothing is sent yet.
-    pub fn new(url: &str, runtime: Handle) -> Result<Self> {
+    pub fn new(url: &str, runtime: &Handle) -> Result<Self> {
         let mut config = Config::new(url.parse().context("the API server's address")?);
         config.accept_invalid_certs = true;
         config.auth_info.token = Some(TOKEN.to_owned().into());
@@ -75,7 +75,7 @@ impl Api {
             .as_object_mut()
             .and_then(|fields| fields.remove("status"));
         let kind = "application/apply-patch+yaml";
-        self.send(Method::PATCH, &format!("{path}{query}"), kind, &body)?;
+        self.send(&Method::PATCH, &format!("{path}{query}"), kind, &body)?;
         if let Some(status) = status {
             self.merge(&format!("{path}/status"), &json!({ "status": status }))?;
         }
@@ -84,13 +84,13 @@ impl Api {
 
     /// Changes some fields; null takes one away.
     pub fn merge(&self, path: &str, change: &Value) -> Result<Value> {
-        self.send(Method::PATCH, path, "application/merge-patch+json", change)
+        self.send(&Method::PATCH, path, "application/merge-patch+json", change)
     }
 
     /// Takes an object away. One that is not there is fine.
     pub fn delete(&self, object: &Value) -> Result<()> {
         let body = json!({ "gracePeriodSeconds": 0 });
-        let sent = self.send(Method::DELETE, &path(object)?, "application/json", &body);
+        let sent = self.send(&Method::DELETE, &path(object)?, "application/json", &body);
         match sent {
             Err(error) if is_missing(&error) => Ok(()),
             other => other.map(|_| ()),
@@ -102,17 +102,17 @@ impl Api {
         let (_, api, plural, _) = known(kind)?;
         let path = format!("/{api}/namespaces/{namespace}/{plural}");
         let body = json!({ "gracePeriodSeconds": 0 });
-        self.send(Method::DELETE, &path, "application/json", &body)
+        self.send(&Method::DELETE, &path, "application/json", &body)
             .map(|_| ())
     }
 
-    fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<Value> {
+    fn send(&self, method: &Method, path: &str, kind: &str, body: &Value) -> Result<Value> {
         let bytes = match body {
             Value::Null => Vec::new(),
             body => serde_json::to_vec(body)?,
         };
         let request = Request::builder()
-            .method(&method)
+            .method(method)
             .uri(path)
             .header("Content-Type", kind)
             .body(bytes)?;
@@ -175,8 +175,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
 pub fn version(kind: &str) -> Result<&'static str> {
     let (_, api, _, _) = known(kind)?;
     match api.split_once('/') {
-        Some(("api", version)) => Ok(version),
-        Some(("apis", version)) => Ok(version),
+        Some(("api" | "apis", version)) => Ok(version),
         _ => bail!("{api} is not the path of an API"),
     }
 }
@@ -187,7 +186,8 @@ mod tests {
 
     #[test]
     fn objects_are_found_under_their_api() {
-        let object = |kind: &str| json!({"kind": kind, "metadata": {"name": "x", "namespace": "n"}});
+        let object =
+            |kind: &str| json!({"kind": kind, "metadata": {"name": "x", "namespace": "n"}});
         let slice = "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices/x";
         assert_eq!(path(&object("EndpointSlice")).unwrap(), slice);
         assert_eq!(path(&object("Node")).unwrap(), "/api/v1/nodes/x");

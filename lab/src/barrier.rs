@@ -14,9 +14,9 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::api::Api;
+use crate::os;
 use crate::plan::{self, Family, Host};
 use crate::probe::{self, Answer, Protocol};
-use crate::os;
 use crate::world::World;
 
 /// Where the sentinel's server listens; its endpoint moves between the two.
@@ -52,7 +52,10 @@ impl Barrier {
     /// Node changes cannot be seen in packets, but health answers show whether a taint arrived,
     /// and what was written before it arrived before it.
     pub fn pass_nodes(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
-        for (taints, eligible) in [(json!([{ "key": TAINT, "effect": "NoSchedule" }]), false), (json!([]), true)] {
+        for (taints, eligible) in [
+            (json!([{ "key": TAINT, "effect": "NoSchedule" }]), false),
+            (json!([]), true),
+        ] {
             for node in plan::nodes() {
                 let path = format!("/api/v1/nodes/{}", node.name);
                 api.merge(&path, &json!({ "spec": { "taints": taints } }))?;
@@ -61,7 +64,9 @@ impl Barrier {
                 let to = SocketAddr::new(node.address(Family::V4), 10256);
                 let health = world.place(node.name)?.run(|| {
                     let code = || probe::get(to, "/healthz", TRY).ok();
-                    os::poll(PATIENCE, || code().filter(|(code, _)| (*code == 200) == eligible))
+                    os::poll(PATIENCE, || {
+                        code().filter(|(code, _)| (*code == 200) == eligible)
+                    })
                 })?;
                 health.map_or_else(|| bail!("did not notice a change of its Node"), |_| Ok(()))
             })?;
@@ -107,10 +112,7 @@ impl Barrier {
 }
 
 /// Asks for every node, family and world at once; the first failure is returned.
-fn each(
-    worlds: &[World],
-    ask: impl Fn(&World, &Host, Family) -> Result<()> + Sync,
-) -> Result<()> {
+fn each(worlds: &[World], ask: impl Fn(&World, &Host, Family) -> Result<()> + Sync) -> Result<()> {
     let ask = &ask;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -125,10 +127,11 @@ fn each(
                 }
             }
         }
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     })
 }
 

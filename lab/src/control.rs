@@ -49,10 +49,13 @@ impl Control {
         prepare_files(folder)?;
         let etcd = Process::start("etcd", &mut etcd(), folder)?;
         let server = Process::start("kube-apiserver", &mut server(tools), folder)?;
-        let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime.clone())?;
+        let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
         // It asks for the server until there is one.
-        let controllers =
-            Process::start("kube-controller-manager", &mut controllers(tools, folder), folder)?;
+        let controllers = Process::start(
+            "kube-controller-manager",
+            &mut controllers(tools, folder),
+            folder,
+        )?;
         let mut control = Self {
             api,
             tools: tools.clone(),
@@ -71,7 +74,10 @@ impl Control {
         let (process, mut command) = match part {
             "etcd" => (&mut self.etcd, etcd()),
             "apiserver" => (&mut self.server, server(&self.tools)),
-            "controllers" => (&mut self.controllers, controllers(&self.tools, &self.folder)),
+            "controllers" => (
+                &mut self.controllers,
+                controllers(&self.tools, &self.folder),
+            ),
             other => bail!("{other} is not a part of the control plane"),
         };
         process.kill()?;
@@ -109,9 +115,8 @@ impl Control {
 }
 
 fn node_object(node: &plan::Host) -> Value {
-    let addresses = plan::Family::BOTH.map(|family| {
-        json!({ "type": "InternalIP", "address": node.address(family).to_string() })
-    });
+    let addresses = plan::Family::BOTH
+        .map(|family| json!({ "type": "InternalIP", "address": node.address(family).to_string() }));
     json!({
         "apiVersion": "v1",
         "kind": "Node",

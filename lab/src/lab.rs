@@ -35,7 +35,10 @@ impl Lab {
             };
             let worlds: Result<Vec<_>> = keys.iter().enumerate().map(build).collect();
             let control = control.join();
-            (control.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), worlds)
+            (
+                control.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                worlds,
+            )
         });
         let mut lab = Self {
             control: control?,

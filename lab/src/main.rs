@@ -136,11 +136,11 @@ impl Worlds {
     /// The same as words of a command line.
     fn arguments(&self) -> Vec<String> {
         let worlds: Vec<_> = self.worlds.iter().map(ToString::to_string).collect();
-        let mut words = vec![format!("--worlds={}", worlds.join(","))];
+        let mut flags = vec![format!("--worlds={}", worlds.join(","))];
         if let Some(path) = &self.ferrule {
-            words.push(format!("--ferrule={}", path.display()));
+            flags.push(format!("--ferrule={}", path.display()));
         }
-        words
+        flags
     }
 }
 
@@ -178,14 +178,18 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
     let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
     for story in chosen(stories)? {
         if !teller.knows(&story) {
-            skipped.push(format!("{} (no world in mode {})", story.name, story.modes.join(" or ")));
+            skipped.push(format!(
+                "{} (no world in mode {})",
+                story.name,
+                story.modes.join(" or ")
+            ));
             continue;
         }
         let begun = os::now();
         let result = teller.tell(&story);
         let seconds = begun.elapsed().as_secs_f64();
         let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.story);
+        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
         match result {
             Ok(()) => passed += 1,
             Err(error) => {
@@ -194,7 +198,11 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
             }
         }
     }
-    println!("{passed} stories passed, {} failed, in {:.1} s", failed.len(), begun.elapsed().as_secs_f64());
+    println!(
+        "{passed} stories passed, {} failed, in {:.1} s",
+        failed.len(),
+        begun.elapsed().as_secs_f64()
+    );
     for story in skipped {
         println!("skipped: {story}");
     }
@@ -207,7 +215,10 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
 }
 
 fn indented(text: &str) -> String {
-    let lines = text.trim_end().lines().map(|line| format!("         {line}"));
+    let lines = text
+        .trim_end()
+        .lines()
+        .map(|line| format!("         {line}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 

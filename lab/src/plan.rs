@@ -61,12 +61,11 @@ impl Host {
 }
 
 const fn host(name: &'static str, kind: Kind, v4: [u8; 4], v6: [u16; 8]) -> Host {
-    let [a, b, c, d, e, f, g, h] = v6;
     Host {
         name,
         kind,
         v4: Ipv4Addr::new(v4[0], v4[1], v4[2], v4[3]),
-        v6: Ipv6Addr::new(a, b, c, d, e, f, g, h),
+        v6: Ipv6Addr::from_segments(v6),
     }
 }
 

@@ -21,7 +21,8 @@ use crate::world::WorldKey;
 #[serde(deny_unknown_fields)]
 pub struct Story {
     /// What is true when it passes, as a sentence.
-    pub story: String,
+    #[serde(rename = "story")]
+    pub title: String,
     /// Behaviours of docs/parity.md it shows.
     pub covers: Vec<String>,
     /// Modes it is about; none means all.
@@ -195,15 +196,18 @@ fn check(step: &Step) -> Result<()> {
         Step::Apply(items) => items.iter().try_for_each(short::check),
         Step::Packets(lines) | Step::Eventually(lines) => lines.iter().try_for_each(|line| {
             line::Packet::parse(&line.subject)?;
-            line.outcomes().try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
+            line.outcomes()
+                .try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
         }),
         Step::Http(lines) => lines.iter().try_for_each(|line| {
             line::Request::parse(&line.subject)?;
-            line.outcomes().try_for_each(|text| line::Reply::parse(text).map(|_| ()))
+            line.outcomes()
+                .try_for_each(|text| line::Reply::parse(text).map(|_| ()))
         }),
         Step::Metrics(lines) => lines.iter().try_for_each(|line| {
             line::Series::parse(&line.subject)?;
-            line.outcomes().try_for_each(|text| line::number(text).map(|_| ()))
+            line.outcomes()
+                .try_for_each(|text| line::number(text).map(|_| ()))
         }),
         Step::Open(lines) => lines.values().try_for_each(|line| {
             let (packet, outcome) = line::split(line)?;
@@ -211,7 +215,8 @@ fn check(step: &Step) -> Result<()> {
             line::Outcome::parse(outcome).map(|_| ())
         }),
         Step::Send(lines) => lines.values().try_for_each(|line| {
-            line.outcomes().try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
+            line.outcomes()
+                .try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
         }),
         Step::Restart(what) => match what.as_str() {
             "proxy" | "apiserver" | "etcd" | "controllers" => Ok(()),
@@ -227,12 +232,18 @@ pub fn all(folder: &Path) -> Result<Vec<Story>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
             files.push(path);
         }
     }
     files.sort();
-    let mut stories: Vec<Story> = files.iter().map(|file| Story::read(file)).collect::<Result<_>>()?;
+    let mut stories: Vec<Story> = files
+        .iter()
+        .map(|file| Story::read(file))
+        .collect::<Result<_>>()?;
     stories.sort_by_key(|story| story.settings.to_string());
     Ok(stories)
 }

@@ -73,10 +73,14 @@ impl Teller {
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": story.name },
         });
         self.lab.control.api.apply(&namespace)?;
-        let told = story.steps.iter().enumerate().try_for_each(|(number, step)| {
-            self.step(story, step, &mut scene)
-                .with_context(|| format!("step {}", number + 1))
-        });
+        let told = story
+            .steps
+            .iter()
+            .enumerate()
+            .try_for_each(|(number, step)| {
+                self.step(story, step, &mut scene)
+                    .with_context(|| format!("step {}", number + 1))
+            });
         let cleared = self.clear(story, scene).context("after the story");
         let result = told.and(cleared);
         self.spoiled = result.is_err();
@@ -86,7 +90,8 @@ impl Teller {
     /// The worlds a story is told in.
     fn worlds(&self, scene: &Scene) -> Vec<&World> {
         let worlds = self.lab.worlds.iter();
-        let about = |world: &&World| scene.modes.is_empty() || scene.modes.contains(&world.key.mode);
+        let about =
+            |world: &&World| scene.modes.is_empty() || scene.modes.contains(&world.key.mode);
         worlds.filter(about).collect()
     }
 
@@ -101,11 +106,16 @@ impl Teller {
             Step::Apply(items) => self.apply(story, items, scene),
             Step::Delete(words) => self.delete(story, words, scene),
             Step::Packets(lines) => {
-                self.remember(lines, scene)?;
-                fail(check::look(Look::Packets, lines, &self.worlds(scene), &scene.memory)?)
+                remember(lines, scene)?;
+                fail(check::look(
+                    Look::Packets,
+                    lines,
+                    &self.worlds(scene),
+                    &scene.memory,
+                )?)
             }
             Step::Eventually(lines) => {
-                self.remember(lines, scene)?;
+                remember(lines, scene)?;
                 self.until(Look::Packets, lines, scene)
             }
             Step::Http(lines) => self.until(Look::Http, lines, scene),
@@ -114,7 +124,9 @@ impl Teller {
             Step::Send(lines) => self.send(lines, scene),
             Step::Stop(pods) => {
                 for world in &mut self.lab.worlds {
-                    pods.iter().for_each(|pod| world.stop_pod(pod));
+                    for pod in pods {
+                        world.stop_pod(pod);
+                    }
                 }
                 Ok(())
             }
@@ -162,10 +174,16 @@ impl Teller {
             .control
             .api
             .merge(&path, &json!({ "metadata": { "labels": labels } }))?;
-        let names = labels.as_object().into_iter().flat_map(|labels| labels.keys());
+        let names = labels
+            .as_object()
+            .into_iter()
+            .flat_map(|labels| labels.keys());
         let changed = names.map(|label| (path.clone(), label.clone()));
         scene.labels.extend(changed);
-        Ok((path, json!({ "spec": { "taints": object["spec"]["taints"] } })))
+        Ok((
+            path,
+            json!({ "spec": { "taints": object["spec"]["taints"] } }),
+        ))
     }
 
     fn delete(&mut self, story: &Story, words: &[String], scene: &mut Scene) -> Result<()> {
@@ -186,20 +204,6 @@ impl Teller {
                 return fail(wrong);
             }
         }
-    }
-
-    /// Keeps who was sent to, to see at the end that they are gone.
-    fn remember(&self, lines: &[Expectation], scene: &mut Scene) -> Result<()> {
-        for line in lines {
-            let packet = Packet::parse(&line.subject)?;
-            if packet.is_direct() {
-                continue;
-            }
-            let to = packet.target(|name, family| scene.memory.address(name, family))?;
-            let senders = packet.senders.into_iter();
-            scene.targets.extend(senders.map(|sender| (sender, to, packet.protocol)));
-        }
-        Ok(())
     }
 
     fn open(&self, lines: &BTreeMap<String, String>, scene: &mut Scene) -> Result<()> {
@@ -278,7 +282,8 @@ impl Teller {
             plan::pods().try_for_each(|pod| world.start_pod(pod.name))?;
         }
         drop(scene.flows);
-        self.lab.settle(!scene.labels.is_empty() || story_taints(story))?;
+        self.lab
+            .settle(!scene.labels.is_empty() || story_taints(story))?;
         self.nobody_answers(&scene.targets)
     }
 
@@ -302,7 +307,9 @@ impl Teller {
                 }
             }
             threads.into_iter().try_for_each(|thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })
         })
     }
@@ -327,4 +334,20 @@ fn fail(wrong: String) -> Result<()> {
         return Ok(());
     }
     Err(anyhow!(wrong))
+}
+
+/// Keeps who was sent to, to see at the end that they are gone.
+fn remember(lines: &[Expectation], scene: &mut Scene) -> Result<()> {
+    for line in lines {
+        let packet = Packet::parse(&line.subject)?;
+        if packet.is_direct() {
+            continue;
+        }
+        let to = packet.target(|name, family| scene.memory.address(name, family))?;
+        let senders = packet.senders.into_iter();
+        scene
+            .targets
+            .extend(senders.map(|sender| (sender, to, packet.protocol)));
+    }
+    Ok(())
 }

@@ -19,7 +19,7 @@ use crate::world::WorldKey;
 use crate::{cage, os};
 
 /// The control plane takes a few seconds; a busy machine takes more.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Where a run with this name keeps its files.
 pub fn folder(name: &str) -> Result<PathBuf> {
@@ -142,5 +142,8 @@ fn running() -> Result<Option<i32>> {
     let pid: i32 = text.trim().parse()?;
     // The number may belong to somebody else by now.
     let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    Ok(words.split('\0').any(|word| word == "supervise").then_some(pid))
+    Ok(words
+        .split('\0')
+        .any(|word| word == "supervise")
+        .then_some(pid))
 }

@@ -219,11 +219,17 @@ fn lay_over(base: &mut Value, over: &Value) {
 
 /// Plugs everyone in and gives out addresses and routes.
 fn connect(places: &BTreeMap<&'static str, Netns>, number: usize) -> Result<()> {
-    places["wire"].ip(
-        "link add br0 type bridge mcast_snooping 0\n\
+    places["wire"].ip("link add br0 type bridge mcast_snooping 0\n\
          addr add 172.18.0.254/24 dev br0\naddr add fd00:172:18::fe/64 dev br0 nodad\n\
-         link set br0 up\n",
-    )?;
+         link set br0 up\n")?;
+    // It knows the way back to everyone, as a router would.
+    for node in plan::nodes() {
+        let number = node.number();
+        places["wire"].ip(&format!(
+            "route add 10.244.{number}.0/24 via {}\nroute add fd00:10:244:{number}::/64 via {}\n",
+            node.v4, node.v6
+        ))?;
+    }
     for host in HOSTS {
         match host.kind {
             Kind::Wire => {}
@@ -248,11 +254,7 @@ fn plug(host: &Host, places: &BTreeMap<&'static str, Netns>) -> Result<()> {
     place.ip("link set eth0 up\n")
 }
 
-fn connect_node(
-    node: &Host,
-    places: &BTreeMap<&'static str, Netns>,
-    number: usize,
-) -> Result<()> {
+fn connect_node(node: &Host, places: &BTreeMap<&'static str, Netns>, number: usize) -> Result<()> {
     let place = &places[node.name];
     place.run(|| {
         netns::sysctl("ipv4/ip_forward", "1")?;
@@ -285,11 +287,7 @@ fn connect_node(
     ))
 }
 
-fn connect_outside(
-    host: &Host,
-    node: u8,
-    places: &BTreeMap<&'static str, Netns>,
-) -> Result<()> {
+fn connect_outside(host: &Host, node: u8, places: &BTreeMap<&'static str, Netns>) -> Result<()> {
     plug(host, places)?;
     places[host.name].ip(&format!(
         "addr add {}/24 dev eth0\naddr add {}/64 dev eth0 nodad\n\
@@ -330,7 +328,8 @@ mod tests {
 
     #[test]
     fn settings_of_a_story_are_laid_over_field_by_field() {
-        let settings = json!({ "nftables": { "masqueradeAll": true }, "nodePortAddresses": ["primary"] });
+        let settings =
+            json!({ "nftables": { "masqueradeAll": true }, "nodePortAddresses": ["primary"] });
         let config = configuration("nftables", Path::new("x"), &settings);
         assert_eq!(config["nftables"]["minSyncPeriod"], "10ms");
         assert_eq!(config["nftables"]["masqueradeAll"], true);

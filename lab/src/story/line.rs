@@ -59,7 +59,8 @@ impl Packet {
 
     /// Where it goes. `services` knows the cluster IPs of the story's Services.
     pub fn target(&self, services: impl Fn(&str, Family) -> Option<IpAddr>) -> Result<SocketAddr> {
-        self.target.resolve(self.family.unwrap_or(Family::V4), services)
+        self.target
+            .resolve(self.family.unwrap_or(Family::V4), services)
     }
 
     /// Whether it goes to a pod itself, past every Service.
@@ -73,8 +74,13 @@ impl Target {
         let (name, port) = text
             .rsplit_once(':')
             .with_context(|| format!("{text:?} has no port"))?;
-        let port = port.parse().with_context(|| format!("the port in {text:?}"))?;
-        let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = port
+            .parse()
+            .with_context(|| format!("the port in {text:?}"))?;
+        let name = name
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         Ok(Self { name, port })
     }
 
@@ -101,7 +107,10 @@ fn arrow(line: &str) -> Result<(Vec<String>, &str)> {
     let senders: Vec<_> = senders.split_whitespace().map(str::to_owned).collect();
     ensure!(!senders.is_empty(), "{line:?}: nobody sends");
     for sender in &senders {
-        ensure!(plan::find(sender).is_some(), "{line:?}: there is no host {sender}");
+        ensure!(
+            plan::find(sender).is_some(),
+            "{line:?}: there is no host {sender}"
+        );
     }
     Ok((senders, rest))
 }
@@ -161,11 +170,17 @@ impl Outcome {
             Self::Closed => only(&Answer::Closed),
             Self::OneOf(wanted) => {
                 answers.len() == 1
-                    && answers.iter().all(|got| wanted.iter().any(|pod| pod.is(got, sender)))
+                    && answers
+                        .iter()
+                        .all(|got| wanted.iter().any(|pod| pod.is(got, sender)))
             }
             Self::Pods(wanted) => {
-                answers.iter().all(|got| wanted.iter().any(|pod| pod.is(got, sender)))
-                    && wanted.iter().all(|pod| answers.iter().any(|got| pod.is(got, sender)))
+                answers
+                    .iter()
+                    .all(|got| wanted.iter().any(|pod| pod.is(got, sender)))
+                    && wanted
+                        .iter()
+                        .all(|pod| answers.iter().any(|got| pod.is(got, sender)))
             }
         }
     }
@@ -232,7 +247,11 @@ impl Request {
         let (senders, rest) = arrow(line)?;
         let rest = rest.trim();
         let slash = rest.find('/').unwrap_or(rest.len());
-        let path = if slash == rest.len() { "/" } else { &rest[slash..] };
+        let path = if slash == rest.len() {
+            "/"
+        } else {
+            &rest[slash..]
+        };
         Ok(Self {
             senders,
             target: Target::parse(&rest[..slash])?,
@@ -262,7 +281,9 @@ impl Reply {
             _ => {}
         }
         let (code, text) = text.split_once(' ').unwrap_or((text, ""));
-        let code = code.parse().with_context(|| format!("{code:?} is not an HTTP status"))?;
+        let code = code
+            .parse()
+            .with_context(|| format!("{code:?} is not an HTTP status"))?;
         let text = bare(text);
         Ok(Self::Status { code, text })
     }
@@ -277,7 +298,9 @@ impl Reply {
 }
 
 fn bare(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace() && *c != '"').collect()
+    text.chars()
+        .filter(|c| !c.is_whitespace() && *c != '"')
+        .collect()
 }
 
 /// A number of a node's proxy: `node1 kubeproxy_…{label="…"}`.
@@ -290,7 +313,10 @@ pub struct Series {
 impl Series {
     pub fn parse(line: &str) -> Result<Self> {
         let (node, name) = line.split_once(' ').context("write: node, metric")?;
-        ensure!(plan::nodes().any(|own| own.name == node), "there is no node {node}");
+        ensure!(
+            plan::nodes().any(|own| own.name == node),
+            "there is no node {node}"
+        );
         Ok(Self {
             node: node.to_owned(),
             name: name.trim().to_owned(),
@@ -306,5 +332,6 @@ impl Series {
 
 /// A number as stories and metrics write it.
 pub fn number(text: &str) -> Result<f64> {
-    text.parse().with_context(|| format!("{text:?} is not a number"))
+    text.parse()
+        .with_context(|| format!("{text:?} is not a number"))
 }

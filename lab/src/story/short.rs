@@ -28,7 +28,8 @@ use crate::plan::{self, Family, Kind};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    service: String,
+    #[serde(rename = "service")]
+    name: String,
     ips: Vec<IpAddr>,
     ports: Vec<Word>,
     /// Without it there are no EndpointSlices: a controller makes them, or the story does.
@@ -51,7 +52,8 @@ struct Endpoints {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pod {
-    pod: String,
+    #[serde(rename = "pod")]
+    name: String,
     #[serde(default)]
     labels: Map<String, Value>,
     #[serde(default = "yes")]
@@ -61,7 +63,8 @@ struct Pod {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Node {
-    node: String,
+    #[serde(rename = "node")]
+    name: String,
     #[serde(default)]
     labels: Map<String, Value>,
     #[serde(default)]
@@ -104,7 +107,7 @@ impl Memory {
         if item.get("service").is_some() {
             let service: Service = read(item)?;
             let objects = service.objects(namespace)?;
-            self.services.insert(service.service.clone(), service);
+            self.services.insert(service.name.clone(), service);
             return Ok(objects);
         }
         if item.get("endpoints").is_some() {
@@ -154,7 +157,8 @@ impl Memory {
 pub fn check(item: &Value) -> Result<()> {
     let mut memory = Memory::default();
     // Which Services there are by then is not known before the story runs.
-    if item.get("endpoints").is_some() && item.get("service").is_none() {
+    let whole = item.get("kind").or(item.get("service")).is_some();
+    if item.get("endpoints").is_some() && !whole {
         let endpoints: Endpoints = read(item)?;
         let mut all = endpoints.endpoints.values().flatten();
         return all.try_for_each(|word| endpoint(word, Family::V4).map(|_| ()));
@@ -169,7 +173,10 @@ fn read<T: serde::de::DeserializeOwned>(item: &Value) -> Result<T> {
 /// A Kubernetes object with the parts every object has.
 fn whole(object: &Value, namespace: &str) -> Result<Value> {
     let mut object = object.clone();
-    let kind = object["kind"].as_str().context("an object has no kind")?.to_owned();
+    let kind = object["kind"]
+        .as_str()
+        .context("an object has no kind")?
+        .to_owned();
     if object.get("apiVersion").is_none() {
         object["apiVersion"] = api::version(&kind)?.into();
     }
@@ -199,7 +206,7 @@ impl Service {
         let mut object = json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": { "name": self.service, "namespace": namespace, "labels": self.labels },
+            "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": spec,
         });
         if !self.ingress.is_empty() {
@@ -222,15 +229,17 @@ impl Service {
                     Family::V4 => ("4", "IPv4"),
                     Family::V6 => ("6", "IPv6"),
                 };
-                let endpoints: Result<Vec<_>> =
-                    endpoints.iter().map(|word| endpoint(word, family)).collect();
+                let endpoints: Result<Vec<_>> = endpoints
+                    .iter()
+                    .map(|word| endpoint(word, family))
+                    .collect();
                 Ok(json!({
                     "apiVersion": "discovery.k8s.io/v1",
                     "kind": "EndpointSlice",
                     "metadata": {
-                        "name": format!("{}-{suffix}", self.service),
+                        "name": format!("{}-{suffix}", self.name),
                         "namespace": namespace,
-                        "labels": { "kubernetes.io/service-name": self.service },
+                        "labels": { "kubernetes.io/service-name": self.name },
                     },
                     "addressType": kind,
                     "endpoints": endpoints?,
@@ -242,7 +251,10 @@ impl Service {
 
     fn ports(&self) -> Result<Vec<Port>> {
         let alone = self.ports.len() == 1;
-        self.ports.iter().map(|word| Port::parse(&word.text(), alone)).collect()
+        self.ports
+            .iter()
+            .map(|word| Port::parse(&word.text(), alone))
+            .collect()
     }
 }
 
@@ -258,19 +270,19 @@ fn ingress(written: &Value) -> Value {
 #[derive(Debug, PartialEq, Eq)]
 struct Port {
     name: String,
-    port: u16,
+    own: u16,
     target: u16,
     protocol: String,
-    node_port: Option<u16>,
+    on_nodes: Option<u16>,
 }
 
 impl Port {
     fn parse(text: &str, alone: bool) -> Result<Self> {
         let strange = || format!("{text:?} is not a port such as `http 80->8080/tcp @30080`");
-        let (mut name, mut numbers, mut node_port) = (None, None, None);
+        let (mut name, mut numbers, mut on_nodes) = (None, None, None);
         for word in text.split_whitespace() {
             if let Some(number) = word.strip_prefix('@') {
-                node_port = Some(number.parse().with_context(strange)?);
+                on_nodes = Some(number.parse().with_context(strange)?);
             } else if word.starts_with(|c: char| c.is_ascii_digit()) {
                 numbers = Some(word);
             } else {
@@ -281,27 +293,30 @@ impl Port {
         let (numbers, protocol) = numbers.split_once('/').unwrap_or((numbers, "tcp"));
         let (port, target) = numbers.split_once("->").unwrap_or((numbers, "8080"));
         // Several ports must have names; a port's own number and protocol will do.
-        let name = name.unwrap_or_else(|| match alone {
-            true => String::new(),
-            false => format!("p{port}-{protocol}"),
+        let name = name.unwrap_or_else(|| {
+            if alone {
+                String::new()
+            } else {
+                format!("p{port}-{protocol}")
+            }
         });
         Ok(Self {
             name,
-            port: port.parse().with_context(strange)?,
+            own: port.parse().with_context(strange)?,
             target: target.parse().with_context(strange)?,
             protocol: protocol.to_uppercase(),
-            node_port,
+            on_nodes,
         })
     }
 
     fn of_service(&self) -> Value {
         let mut port = json!({
             "name": self.name,
-            "port": self.port,
+            "port": self.own,
             "targetPort": self.target,
             "protocol": self.protocol,
         });
-        if let Some(number) = self.node_port {
+        if let Some(number) = self.on_nodes {
             port["nodePort"] = number.into();
         }
         port
@@ -327,9 +342,7 @@ fn endpoint(text: &str, family: Family) -> Result<Value> {
         "conditions": { "ready": true },
         "nodeName": format!("node{node}"),
     });
-    let conditions = |ready: bool, serving: bool, terminating: bool| {
-        json!({ "ready": ready, "serving": serving, "terminating": terminating })
-    };
+    let conditions = |ready: bool, serving: bool, terminating: bool| json!({ "ready": ready, "serving": serving, "terminating": terminating });
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("unready", "") => endpoint["conditions"] = conditions(false, false, false),
@@ -346,17 +359,17 @@ fn endpoint(text: &str, family: Family) -> Result<Value> {
 
 impl Pod {
     fn object(&self, namespace: &str) -> Result<Value> {
-        let pod = plan::pods().find(|pod| pod.name == self.pod);
-        let pod = pod.with_context(|| format!("there is no pod {}", self.pod))?;
+        let pod = plan::pods().find(|pod| pod.name == self.name);
+        let pod = pod.with_context(|| format!("there is no pod {}", self.name))?;
         let Kind::Pod(node) = pod.kind else {
-            bail!("{} is not a pod", self.pod);
+            bail!("{} is not a pod", self.name);
         };
         let ready = if self.ready { "True" } else { "False" };
         let ips = Family::BOTH.map(|family| json!({ "ip": pod.address(family).to_string() }));
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": { "name": self.pod, "namespace": namespace, "labels": self.labels },
+            "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": {
                 "nodeName": format!("node{node}"),
                 "terminationGracePeriodSeconds": 0,
@@ -377,7 +390,7 @@ impl Node {
         json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": { "name": self.node, "labels": self.labels },
+            "metadata": { "name": self.name, "labels": self.labels },
             "spec": { "taints": self.taints },
         })
     }

@@ -8,7 +8,10 @@ use crate::story::short::Memory;
 use serde_json::json;
 
 fn story(steps: &str) -> Result<Story> {
-    Story::parse("test", &format!("story: A test.\ncovers: [NFT-001]\nsteps:\n{steps}"))
+    Story::parse(
+        "test",
+        &format!("story: A test.\ncovers: [NFT-001]\nsteps:\n{steps}"),
+    )
 }
 
 fn answers(all: &[(&str, u16, &str)]) -> Answers {
@@ -28,7 +31,11 @@ fn every_story_here_can_be_read() {
     let parity = std::fs::read_to_string(parity).unwrap();
     for story in &stories {
         for id in story.differences() {
-            assert!(parity.contains(id), "{}: {id} is not in docs/parity.md", story.name);
+            assert!(
+                parity.contains(id),
+                "{}: {id} is not in docs/parity.md",
+                story.name
+            );
         }
     }
 }
@@ -37,13 +44,19 @@ fn every_story_here_can_be_read() {
 fn a_line_holds_several_senders_and_pods() {
     let packet = Packet::parse("a1 outside1 -> [fd00::1]:80 udp").unwrap();
     assert_eq!(packet.senders, ["a1", "outside1"]);
-    assert_eq!(packet.target(|_, _| None).unwrap().to_string(), "[fd00::1]:80");
+    assert_eq!(
+        packet.target(|_, _| None).unwrap().to_string(),
+        "[fd00::1]:80"
+    );
 
     let outcome = Outcome::parse("a1 from node1, b1:8081 b2 from client").unwrap();
     let good = [("a1", 8080, "node1"), ("b1", 8081, "a2"), ("b2", 1, "a2")];
     assert!(outcome.fits(&answers(&good), "a2"));
     assert!(!outcome.fits(&answers(&good[..2]), "a2"), "one is missing");
-    assert!(!outcome.fits(&answers(&good), "a3"), "another client was seen");
+    assert!(
+        !outcome.fits(&answers(&good), "a3"),
+        "another client was seen"
+    );
     let mut more = answers(&good);
     more.insert(Answer::Refused);
     assert!(!outcome.fits(&more, "a2"), "one try was refused");
@@ -86,7 +99,10 @@ fn where_programs_differ_a_reason_is_needed() {
     let Step::Packets(lines) = &story.steps[0] else {
         panic!("another step")
     };
-    assert_eq!(lines[0].outcome(&"kube-proxy/nftables".parse().unwrap()), "refused");
+    assert_eq!(
+        lines[0].outcome(&"kube-proxy/nftables".parse().unwrap()),
+        "refused"
+    );
     assert_eq!(lines[0].outcome(&"ferrule/nftables".parse().unwrap()), "a1");
 }
 
@@ -108,10 +124,18 @@ fn a_short_form_stands_for_a_service_and_its_slices() {
     assert_eq!(objects[2]["addressType"], "IPv6");
     assert_eq!(objects[2]["ports"][0]["port"], 8081);
     assert_eq!(objects[2]["endpoints"][1]["conditions"]["serving"], true);
-    assert_eq!(objects[2]["endpoints"][1]["hints"]["forZones"][0]["name"], "west");
-    assert_eq!(memory.address("web", Family::V6).unwrap().to_string(), "fd00:10:96::1");
+    assert_eq!(
+        objects[2]["endpoints"][1]["hints"]["forZones"][0]["name"],
+        "west"
+    );
+    assert_eq!(
+        memory.address("web", Family::V6).unwrap().to_string(),
+        "fd00:10:96::1"
+    );
 
-    let moved = memory.objects(&json!({ "endpoints": { "web": [] } }), "ns").unwrap();
+    let moved = memory
+        .objects(&json!({ "endpoints": { "web": [] } }), "ns")
+        .unwrap();
     assert_eq!(moved.len(), 2);
     assert_eq!(moved[0]["endpoints"], json!([]));
     assert_eq!(memory.delete("web", "ns").unwrap().len(), 3);

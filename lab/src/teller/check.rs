@@ -84,9 +84,10 @@ pub fn look(
     };
     std::thread::scope(|scope| {
         let hands: Vec<_> = (0..HANDS).map(|_| scope.spawn(work)).collect();
-        hands
-            .into_iter()
-            .try_for_each(|hand| hand.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        hands.into_iter().try_for_each(|hand| {
+            hand.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     })?;
     Ok(report(&rows.into_inner().expect("no worker panics")))
 }
@@ -185,7 +186,13 @@ fn see_metric(series: &Series, wanted: f64) -> Seen {
 /// The failures among what was seen.
 fn report(rows: &[Row<'_>]) -> String {
     let mut text = String::new();
-    for Row { line, sender, world, seen } in rows {
+    for Row {
+        line,
+        sender,
+        world,
+        seen,
+    } in rows
+    {
         if !seen.fits {
             let wanted = line.outcome(&world.key);
             let subject = &line.subject;
@@ -225,5 +232,7 @@ fn disagreements(rows: &[Row<'_>]) -> String {
 
 /// Whether a pod is among the answers.
 pub fn is_answered(answers: &Answers) -> bool {
-    answers.iter().any(|answer| matches!(answer, Answer::Pod { .. }))
+    answers
+        .iter()
+        .any(|answer| matches!(answer, Answer::Pod { .. }))
 }
