@@ -16,7 +16,7 @@ use crate::probe::{self, Answer, Answers};
 use crate::story::Expectation;
 use crate::story::line::{Outcome, Packet, Reply, Request, Series, number};
 use crate::story::short::Memory;
-use crate::world::World;
+use crate::world::{World, WorldKey};
 
 /// An answer that does come, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,11 +35,12 @@ pub struct Seen {
     pub same: Option<String>,
 }
 
-/// One look of one sender in one world.
+/// One look of one sender in one world, in the order of the story.
 struct Row<'a> {
+    number: usize,
     line: &'a Expectation,
     sender: String,
-    world: &'a World,
+    world: &'a WorldKey,
     seen: Seen,
 }
 
@@ -64,19 +65,20 @@ pub fn look(
             jobs.extend(worlds.iter().map(|world| (line, sender.clone(), *world)));
         }
     }
-    let jobs = Mutex::new(jobs.into_iter());
+    let jobs = Mutex::new(jobs.into_iter().enumerate());
     let rows = Mutex::new(Vec::new());
     let work = || -> Result<()> {
         loop {
             let job = jobs.lock().expect("no worker panics").next();
-            let Some((line, sender, world)) = job else {
+            let Some((number, (line, sender, world))) = job else {
                 return Ok(());
             };
             let seen = see(how, line, &sender, world, memory)?;
             let row = Row {
+                number,
                 line,
                 sender,
-                world,
+                world: &world.key,
                 seen,
             };
             rows.lock().expect("no worker panics").push(row);
@@ -89,7 +91,9 @@ pub fn look(
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })?;
-    Ok(report(&rows.into_inner().expect("no worker panics")))
+    let mut rows = rows.into_inner().expect("no worker panics");
+    rows.sort_by_key(|row| row.number);
+    Ok(report(&rows))
 }
 
 fn senders(how: Look, line: &Expectation) -> Result<Vec<String>> {
@@ -183,51 +187,39 @@ fn see_metric(series: &Series, wanted: f64) -> Seen {
     }
 }
 
-/// The failures among what was seen.
+/// Every look that is not as told, or not the same in all worlds; with what all worlds showed.
 fn report(rows: &[Row<'_>]) -> String {
     let mut text = String::new();
-    for Row {
-        line,
-        sender,
-        world,
-        seen,
-    } in rows
-    {
-        if !seen.fits {
-            let wanted = line.outcome(&world.key);
-            let subject = &line.subject;
-            let _infallible = writeln!(
-                text,
-                "{}: {subject} (as {sender})\n    expected: {wanted}\n    seen:     {}",
-                world.key, seen.shown
-            );
+    let one_look = |a: &Row<'_>, b: &Row<'_>| std::ptr::eq(a.line, b.line) && a.sender == b.sender;
+    for rows in rows.chunk_by(one_look) {
+        let as_told = rows.iter().all(|row| row.seen.fits);
+        if as_told && agree(rows) {
+            continue;
         }
-    }
-    if text.is_empty() {
-        text = disagreements(rows);
+        let why = if as_told { ": worlds differ" } else { "" };
+        let (subject, sender) = (&rows[0].line.subject, &rows[0].sender);
+        let _infallible = writeln!(text, "{subject} (as {sender}){why}");
+        for row in rows {
+            let seen = &row.seen;
+            let mark = if seen.fits { "as told" } else { "NOT as told" };
+            let wanted = row.line.outcome(row.world);
+            let world = row.world;
+            let _infallible = writeln!(text, "    {world}, {mark}: {wanted}");
+            let _infallible = writeln!(text, "        seen: {}", seen.shown);
+        }
     }
     text
 }
 
-/// Worlds that are all as told, and yet not the same.
-fn disagreements(rows: &[Row<'_>]) -> String {
-    let mut groups: BTreeMap<(&str, &str, &str), Vec<&Row<'_>>> = BTreeMap::new();
-    for row in rows {
-        let outcome = row.line.outcome(&row.world.key);
-        let group = (row.line.subject.as_str(), row.sender.as_str(), outcome);
-        groups.entry(group).or_default().push(row);
-    }
-    let mut text = String::new();
-    for ((subject, sender, _), rows) in groups {
-        let first = &rows[0].seen.same;
-        if rows.iter().any(|row| row.seen.same != *first) {
-            let _infallible = writeln!(text, "worlds differ: {subject} (as {sender})");
-            for row in rows {
-                let _infallible = writeln!(text, "    {}: {}", row.world.key, row.seen.shown);
-            }
-        }
-    }
-    text
+/// Whether worlds of which the same is told show the same, also in what was not told.
+fn agree(rows: &[Row<'_>]) -> bool {
+    let mut shown = BTreeMap::new();
+    rows.iter().all(|row| {
+        let first = shown
+            .entry(row.line.outcome(row.world))
+            .or_insert(&row.seen.same);
+        **first == row.seen.same
+    })
 }
 
 /// Whether a pod is among the answers.
@@ -235,4 +227,72 @@ pub fn is_answered(answers: &Answers) -> bool {
     answers
         .iter()
         .any(|answer| matches!(answer, Answer::Pod { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Expectation {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn row<'a>(line: &'a Expectation, world: &'a WorldKey, answers: &[(&str, &str)]) -> Row<'a> {
+        let pod = |(name, from): &(&str, &str)| Answer::Pod {
+            name: (*name).to_owned(),
+            port: 8080,
+            from: (*from).to_owned(),
+        };
+        let outcome = Outcome::parse(line.outcome(world)).unwrap();
+        Row {
+            number: 0,
+            line,
+            sender: "a2".to_owned(),
+            world,
+            seen: judge(&answers.iter().map(pod).collect(), &outcome, "a2"),
+        }
+    }
+
+    fn worlds() -> (WorldKey, WorldKey) {
+        let key = |text: &str| text.parse().unwrap();
+        (key("ferrule/nftables"), key("kube-proxy/nftables"))
+    }
+
+    #[test]
+    fn worlds_must_also_agree_on_what_a_line_does_not_mention() {
+        let (ferrule, reference) = worlds();
+        let line = line(r#""a2 -> web:80 = a1""#);
+        let one = row(&line, &ferrule, &[("a1", "a2")]);
+        let same = row(&line, &reference, &[("a1", "a2")]);
+        assert_eq!(report(&[one, same]), "");
+        let one = row(&line, &ferrule, &[("a1", "a2")]);
+        let other = row(&line, &reference, &[("a1", "node1")]);
+        let text = report(&[one, other]);
+        assert!(
+            text.contains("worlds differ") && text.contains("from node1"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_difference_that_goes_away_is_a_failure() {
+        let (ferrule, reference) = worlds();
+        let line =
+            line(r#"{ "line": "a2 -> web:80 = a1", "kube-proxy": "b1", "differs": "Q-17" }"#);
+        let one = row(&line, &ferrule, &[("a1", "a2")]);
+        let other = row(&line, &reference, &[("b1", "a2")]);
+        assert_eq!(report(&[one, other]), "");
+        let one = row(&line, &ferrule, &[("a1", "a2")]);
+        let gone = row(&line, &reference, &[("a1", "a2")]);
+        assert!(report(&[one, gone]).contains("NOT as told: b1"));
+    }
+
+    #[test]
+    fn where_chance_decides_worlds_may_differ() {
+        let (ferrule, reference) = worlds();
+        let line = line(r#""a2 -> web:80 = one of a1 b1""#);
+        let one = row(&line, &ferrule, &[("a1", "a2")]);
+        let other = row(&line, &reference, &[("b1", "a2")]);
+        assert_eq!(report(&[one, other]), "");
+    }
 }
