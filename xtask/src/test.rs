@@ -10,7 +10,8 @@ use crate::{deny, lab, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Leaves out dependency rules, documentation and stories, for the loop while writing.
+    /// Leaves out dependency rules, documentation, instruction counts and stories, for the loop
+    /// while writing.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Goes to `cargo nextest run` as is, e.g. `-- core_079` for the tests with that in their name.
@@ -65,6 +66,9 @@ pub(crate) fn all(options: &Options) -> Result<()> {
     })?;
     if !options.quick {
         step("documentation", &documentation)?;
+    }
+    if !options.quick {
+        step("instruction counts", &|| done(crate::bench_with(["check"])))?;
     }
     if options.quick || !options.nextest.is_empty() {
         skipped_by_choice("stories");

@@ -16,6 +16,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("kill", "procps"),
     ("unshare", "util-linux"),
+    // Counts instructions.
+    ("valgrind", "valgrind"),
     // The lab: where a control plane keeps its state, a key it insists on, what kube-proxy runs.
     ("etcd", "etcd-server"),
     ("openssl", "openssl"),
