@@ -11,6 +11,7 @@
 
 mod demo;
 mod deny;
+mod lab;
 mod run;
 mod test;
 mod tools;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
+        Verb::Lab { words } => lab::lab(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,12 +50,23 @@ struct Cli {
 enum Verb {
     /// Runs every check that a change must pass; CI runs exactly this.
     ///
-    /// In order: tools, formatting, clippy, dependency rules, tests, doc tests, documentation.
+    /// In order: tools, formatting, clippy, dependency rules, documentation, stories in the lab,
+    /// tests.
     /// Stops at the first failure. Missing tools are installed first, which takes a few minutes
     /// once.
     Test(test::Options),
     /// Formats the code and checks headers, documents and the parity table. Takes seconds.
     Tidy,
+    /// A real cluster in namespaces: `up`, `down`, `status`, `test [STORY]...`, `--help`.
+    ///
+    /// Needs root and `go`. Kubernetes' own programs are built from source once, which takes about
+    /// ten minutes.
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Measures cost and growth.
     Bench {
         #[command(subcommand)]
@@ -147,6 +160,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_word_after_lab_goes_to_the_lab() {
+        let cli = Cli::try_parse_from(["xtask", "lab", "test", "--worlds=x", "--help"]);
+        let Verb::Lab { words } = cli.unwrap().verb else {
+            panic!("another verb")
+        };
+        assert_eq!(words, ["test", "--worlds=x", "--help"]);
     }
 
     #[test]

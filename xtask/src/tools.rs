@@ -18,6 +18,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     // Counts instructions.
     ("valgrind", "valgrind"),
+    // The lab: where a control plane keeps its state, a key it insists on, what kube-proxy runs.
+    ("etcd", "etcd-server"),
+    ("openssl", "openssl"),
+    ("iptables", "iptables"),
 ];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its
@@ -88,6 +92,17 @@ fn satisfies(found: &str, wanted: &str) -> bool {
         (Some(found), Some(wanted)) => found[..2] == wanted[..2] && found[2] >= wanted[2],
         _ => false,
     }
+}
+
+/// The compiler for Kubernetes' own programs. Debian's is too old to be installed for it.
+pub(crate) fn go() -> Result<()> {
+    if run::find("go").is_none() {
+        bail!(
+            "`go` is missing: the lab builds kube-apiserver, kube-controller-manager and \
+             kube-proxy with it; lab/go.mod says which version, https://go.dev/doc/install how"
+        );
+    }
+    Ok(())
 }
 
 /// rustfmt and clippy: rustup reads rust-toolchain.toml and brings both; other installations
