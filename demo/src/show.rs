@@ -152,16 +152,13 @@ fn syncs() -> Result<()> {
 
 /// Waits for a signal, which ends the process.
 fn stay(stage: &Stage) {
-    let enter = format!(
-        "nsenter --target {} --user --preserve-credentials --net --mount --pid",
-        stage.pid
-    );
     println!("\nStill there, until Ctrl-C. To look inside, from another terminal:");
-    println!("  {enter}                                       # a shell on the node");
-    println!("  {enter} nft list ruleset                      # what ferrule programmed");
-    println!("  {enter} cat /run/ferrule.log /run/manifests/slice.yaml");
-    println!("  {enter} ip netns exec client curl http://{CLUSTER_IP}");
-    println!("  {enter} ip netns exec outside curl http://{NODE}:{NODE_PORT}");
+    println!("  inside=\"{}\"", stage.way_in());
+    println!("  $inside                                  # a shell on the node");
+    println!("  $inside nft list ruleset                 # what ferrule programmed");
+    println!("  $inside ip netns exec client curl -s {CLUSTER_IP}");
+    println!("  $inside ip netns exec outside curl -s {NODE}:{NODE_PORT}");
+    println!("  $inside cat /run/ferrule.log /run/manifests/slice.yaml");
     loop {
         std::thread::park();
     }

@@ -19,10 +19,12 @@ pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 /// Networks of the pods.
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16";
 
-/// What the process is called outside its PID namespace, for those who want to look inside.
+/// The node.
 pub struct Stage {
     /// The number of this process on the machine.
-    pub pid: String,
+    pid: String,
+    /// Whether it is root only here.
+    borrowed_root: bool,
 }
 
 impl Stage {
@@ -58,7 +60,19 @@ impl Stage {
         connect("outside", OUTSIDE)?;
         // Where a real node has its router; addresses of Services have no route of their own.
         ip(&format!("route add default dev outside src {NODE}"))?;
-        Ok(Self { pid })
+        // Who is root on the machine is every user there.
+        let borrowed_root = !fs::read_to_string("/proc/self/uid_map")?.contains("4294967295");
+        Ok(Self { pid, borrowed_root })
+    }
+
+    /// The command by which people on the machine get here.
+    pub fn way_in(&self) -> String {
+        let user = if self.borrowed_root {
+            "--user --preserve-credentials "
+        } else {
+            ""
+        };
+        format!("nsenter --target {} {user}--net --mount --pid", self.pid)
     }
 }
 
