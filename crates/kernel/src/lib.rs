@@ -9,6 +9,7 @@
 
 pub mod conntrack;
 pub mod exchange;
+pub mod memory;
 pub mod netns;
 pub mod nft;
 pub mod recorder;
