@@ -80,6 +80,14 @@ enum Subject {
         #[arg(long)]
         quick: bool,
     },
+    /// Mode nftables on the real kernel: everything at once, one changed endpoint, restart, memory.
+    ///
+    /// Runs in network namespaces of its own; who is not root gets a user namespace first.
+    Nftables {
+        /// Smaller clusters and fewer rounds, and not the program's memory.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Counts instructions of the paths that matter and compares them with the recorded ones.
     Check {
         /// Records what is now.
@@ -91,6 +99,7 @@ enum Subject {
 fn bench(subject: &Subject) -> Result<()> {
     let arguments = match subject {
         Subject::Core { quick } => ["core"].into_iter().chain(quick.then_some("--quick")),
+        Subject::Nftables { quick } => return bench_nftables(*quick),
         Subject::Check { renew } => {
             tools::ensure(&[])?;
             ["check"].into_iter().chain(renew.then_some("--renew"))
@@ -99,18 +108,37 @@ fn bench(subject: &Subject) -> Result<()> {
     bench_with(arguments)
 }
 
+const BENCH: [&str; 7] = [
+    "run",
+    "--profile",
+    "bench",
+    "--locked",
+    "-p",
+    "ferrule-bench",
+    "--",
+];
+
 /// Runs the program that measures.
 pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
-    let cargo = [
-        "run",
-        "--profile",
-        "bench",
-        "--locked",
-        "-p",
-        "ferrule-bench",
-        "--",
-    ];
-    run::cargo(cargo.into_iter().chain(arguments))
+    run::cargo(BENCH.into_iter().chain(arguments))
+}
+
+fn bench_nftables(quick: bool) -> Result<()> {
+    tools::ensure(&[])?;
+    let measure = |arguments: &[&'static str]| {
+        let cargo = BENCH.into_iter().chain(arguments.iter().copied());
+        if tools::is_root() {
+            return run::cargo(cargo);
+        }
+        let root = ["--map-root-user", "--net", "cargo"];
+        run::program("unshare", root.into_iter().chain(cargo), &[])
+    };
+    if quick {
+        return measure(&["nftables", "--quick"]);
+    }
+    measure(&["nftables"])?;
+    run::cargo(["build", "--release", "--locked", "-p", "ferrule"])?;
+    measure(&["memory"])
 }
 
 #[cfg(test)]

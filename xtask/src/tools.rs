@@ -111,6 +111,11 @@ fn components() -> Result<()> {
     Ok(())
 }
 
+/// Whether packages can be installed and networks made without asking.
+pub(crate) fn is_root() -> bool {
+    run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0")
+}
+
 fn debian() -> Result<()> {
     let missing: Vec<_> = DEBIAN
         .iter()
@@ -125,8 +130,7 @@ fn debian() -> Result<()> {
     packages.dedup();
 
     println!("   missing: {}", programs.join(", "));
-    let root = run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0");
-    if !root || run::find("apt-get").is_none() {
+    if !is_root() || run::find("apt-get").is_none() {
         bail!(
             "install {} first; on Debian: sudo apt-get install {}",
             programs.join(", "),
