@@ -2,10 +2,10 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stderr,
     reason = "helpers of tests are tests"
 )]
 
+mod matrix;
 mod packets;
 mod passing;
 mod random;

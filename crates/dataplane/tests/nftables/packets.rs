@@ -104,12 +104,6 @@ fn services(family: Family) -> [&'static str; 3] {
     }
 }
 
-fn both(test: fn(Family)) {
-    for family in Family::ALL {
-        in_namespace(move || test(family));
-    }
-}
-
 fn evenly(counts: [usize; 2]) {
     assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
 }

@@ -64,12 +64,6 @@ pub fn everything(scene: &mut Scene) {
     ));
 }
 
-fn both(test: fn(Family)) {
-    for family in Family::ALL {
-        in_namespace(move || test(family));
-    }
-}
-
 #[test]
 fn what_is_right_already_is_not_written_again() {
     both(|family| {
