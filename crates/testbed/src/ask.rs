@@ -100,7 +100,7 @@ impl Ask {
     }
 
     /// Asks again and again until a pod answers.
-    pub(crate) fn until_served(self, place: &Place) {
+    pub fn until_served(self, place: &Place) {
         for _ in 0..400 {
             let answer = Asked::begin(self, place).wait(Duration::from_millis(20));
             if matches!(answer, Answer::Served { .. }) {

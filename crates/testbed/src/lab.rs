@@ -116,16 +116,23 @@ impl Lab {
             ("ipv4/icmp_ratelimit", "0"),
             ("ipv6/icmp/ratelimit", "0"),
         ]);
+        // Before Linux 6.13 these are not the namespace's own, and the limit is the machine's.
+        self.node.set_if_there(&[
+            ("ipv4/icmp_msgs_per_sec", "1000000"),
+            ("ipv4/icmp_msgs_burst", "1000000"),
+        ]);
         let bits = if self.family == Family::V4 { 32 } else { 128 };
         self.node.ip(&format!(
             "link set lo up
              link add void type veth peer name void-far
              link set void-far up
              link set void arp off up
-             address add {second}/{bits} dev lo nodad
-             route add default dev void src {second}",
+             address add {second}/{bits} dev lo nodad",
             second = self.second(),
         ));
+        // An address of IPv6 is there a moment after it was added.
+        let route = format!("route add default dev void src {}", self.second());
+        self.node.ip_in_the_end(&route);
     }
 
     fn join(&self, place: &Place, link: &str, x: u8, numbers: &[u8]) {
@@ -145,8 +152,8 @@ impl Lab {
             let seldom = if own == first { "" } else { "preferred_lft 0" };
             writeln!(lines, "address add {own}/{bits} dev eth0 nodad {seldom}").unwrap();
         }
-        writeln!(lines, "route add default via {gateway} src {first}").unwrap();
         place.ip(&lines);
+        place.ip_in_the_end(&format!("route add default via {gateway} src {first}"));
     }
 
     /// The pod on this node that answers.

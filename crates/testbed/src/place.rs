@@ -4,10 +4,11 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use ferrule_kernel::netns;
 
-use crate::feed;
+use crate::{feed, try_feed};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -63,6 +64,29 @@ impl Place {
     pub fn ip(&self, lines: &str) {
         let lines = lines.to_owned();
         self.run(move || feed("ip", &["-batch", "-"], &lines));
+    }
+
+    /// The same for lines that succeed once something else is ready.
+    pub fn ip_in_the_end(&self, lines: &str) {
+        for _ in 0..1000 {
+            let lines = lines.to_owned();
+            let output = self.run(move || try_feed("ip", &["-batch", "-"], &lines));
+            if output.status.success() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.ip(lines);
+    }
+
+    /// Writes settings of this network that not every kernel has there.
+    pub fn set_if_there(&self, settings: &[(&'static str, &'static str)]) {
+        let settings = settings.to_vec();
+        self.run(move || {
+            for (name, value) in settings {
+                drop(std::fs::write(format!("/proc/sys/net/{name}"), value));
+            }
+        });
     }
 
     /// Writes settings of this network: names below `/proc/sys/net`.

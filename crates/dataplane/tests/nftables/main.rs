@@ -5,9 +5,14 @@
     reason = "helpers of tests are tests"
 )]
 
+mod masquerading;
 mod matrix;
+mod node_ports;
 mod packets;
 mod passing;
 mod random;
+mod refusing;
+mod sources;
+mod spy;
 mod state;
 mod support;

@@ -206,3 +206,108 @@ fn nft_032_outside_traffic_to_all_endpoints_is_masqueraded() {
 fn nft_033_outside_traffic_bound_to_the_node_spares_pods_and_node() {
     Lab::both(|lab| check(lab, &EXTERNAL, &[true], &SIDES));
 }
+
+#[test]
+fn nft_078_a_pod_reaches_all_endpoints_of_an_address_bound_to_the_node() {
+    Lab::both(|lab| check(lab, &EXTERNAL, &[true], &[Side::Pod]));
+}
+
+#[test]
+fn nft_079_the_node_reaches_all_endpoints_of_an_address_bound_to_it_masqueraded() {
+    Lab::both(|lab| check(lab, &EXTERNAL, &[true], &[Side::Node]));
+}
+
+#[test]
+fn nft_080_outside_clients_of_an_address_bound_to_the_node_keep_their_address() {
+    Lab::both(|lab| check(lab, &EXTERNAL, &[true], &[Side::Out]));
+}
+
+#[test]
+fn nft_077_a_pod_that_reaches_itself_is_masqueraded() {
+    Lab::both(|lab| {
+        let _scene = scene(lab, &[1]);
+        let seen = lab.masqueraded(1);
+        for kind in KINDS {
+            for (protocol, number) in Protocol::ALL.into_iter().flat_map(|p| [(p, 1), (p, 2)]) {
+                let answer = ask(lab, protocol, kind, number).put(&lab.here);
+                assert_eq!(answer, Answer::Served { by: 1, seen }, "{kind:?} {number}");
+            }
+        }
+    });
+}
+
+/// Whether these answer while there are endpoints, and refuse when there are none any more.
+fn comes_and_goes(lab: &Lab, kinds: &[Kind]) {
+    let mut scene = scene(lab, &[1, 2]);
+    let refused = BTreeSet::from([Answer::Refused]);
+    for endpoints in [&[1, 2][..], &[], &[1, 2]] {
+        scene
+            .slice(pods(lab, "all", endpoints))
+            .slice(pods(lab, "local", endpoints))
+            .step();
+        for kind in kinds {
+            for (protocol, number) in Protocol::ALL.into_iter().flat_map(|p| [(p, 1), (p, 2)]) {
+                let expected = match endpoints {
+                    [] => refused.clone(),
+                    _ => expected(lab, *kind, number == 2, Side::Out),
+                };
+                assert_served(&lab.out, ask(lab, protocol, *kind, number), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn nft_027_external_and_load_balancer_ips_answer_while_there_are_endpoints() {
+    Lab::both(|lab| comes_and_goes(lab, &[Kind::ExternalIp, Kind::LoadBalancerIp]));
+}
+
+#[test]
+fn nft_028_node_ports_answer_while_there_are_endpoints() {
+    Lab::both(|lab| comes_and_goes(lab, &[Kind::NodePort]));
+}
+
+#[test]
+fn nft_049_protocols_on_one_port_are_independent() {
+    Lab::both(|lab| {
+        let mut scene = Scene::at(lab, by_pod_net(lab));
+        let family = scene.family;
+        scene.service(full(family, "all", 1));
+        // TCP here, UDP far away, SCTP nowhere.
+        for (number, protocol) in (1..=2).zip(PROTOCOLS) {
+            let mut slice = pods(lab, "all", &[number]);
+            slice.key = ferrule_core::model::SliceKey::new("demo", protocol.lower());
+            slice.ports = slice
+                .ports
+                .iter()
+                .filter(|port| port.protocol == protocol)
+                .cloned()
+                .collect();
+            scene.slice(slice);
+        }
+        scene.whole();
+        for kind in KINDS {
+            for (number, protocol) in (1..=2).zip(Protocol::ALL) {
+                let seen = lab.masqueraded(number);
+                let served = BTreeSet::from([Answer::Served { by: number, seen }]);
+                assert_served(&lab.out, ask(lab, protocol, kind, 1), &served);
+            }
+            let sctp = ask(lab, Protocol::Sctp, kind, 1);
+            assert_eq!(sctp.put(&lab.out), Answer::Refused);
+        }
+    });
+}
+
+#[test]
+fn nft_082_every_endpoint_is_drawn_equally_often() {
+    Lab::both(|lab| {
+        let _scene = scene(lab, &[1, 2]);
+        for kind in KINDS {
+            let ask = ask(lab, Protocol::Udp, kind, 1);
+            let by = |answer| matches!(answer, Answer::Served { by: 1, .. });
+            let here = (0..200).filter(|_| by(ask.put(&lab.out))).count();
+            // Six standard deviations from the middle.
+            assert!((58..=142).contains(&here), "{kind:?}: {here} of 200");
+        }
+    });
+}
