@@ -19,7 +19,7 @@ use crate::health::services::{self, Refusal, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
 use crate::moment::{Clock, Moment};
-use crate::sync::{Observer, Synced};
+use crate::sync::{Cleared, Observer, Synced};
 use crate::systemd;
 use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
 
@@ -32,6 +32,8 @@ pub struct Reporter {
     pub host: Host,
     /// `NOTIFY_SOCKET`, until systemd was told.
     pub systemd: Option<String>,
+    /// What to do once every family was programmed.
+    pub when_programmed: Option<Box<dyn FnOnce() + Send>>,
     /// Families that were not programmed yet.
     pub unprogrammed: BTreeSet<Family>,
     /// For settings that cannot be right.
@@ -101,6 +103,9 @@ impl Reporter {
 
     /// Every family was programmed once.
     fn is_ready(&mut self) {
+        if let Some(next) = self.when_programmed.take() {
+            next();
+        }
         let Some(socket) = self.systemd.take() else {
             return;
         };
@@ -170,6 +175,21 @@ impl Observer for Reporter {
         }
         if self.unprogrammed.remove(&family) && self.unprogrammed.is_empty() {
             self.is_ready();
+        }
+    }
+
+    fn cleared(&mut self, cleared: &Cleared) {
+        let Cleared { family, took, .. } = *cleared;
+        match &cleared.result {
+            Ok(deleted) => {
+                self.metrics
+                    .observe_conntrack(family, took, *deleted as u64);
+                info_v!(4, ipFamily = %family, entries = deleted, elapsed = ?took, "Looked for stale UDP flows");
+            }
+            Err(error) => {
+                let err = whole(error);
+                tracing::error!(ipFamily = %family, err, "Cannot remove stale UDP flows; it is tried again with the next change");
+            }
         }
     }
 
