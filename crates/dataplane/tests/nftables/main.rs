@@ -5,6 +5,8 @@
     reason = "helpers of tests are tests"
 )]
 
+mod faults;
+mod flaky;
 mod masquerading;
 mod matrix;
 mod node_ports;
@@ -16,3 +18,4 @@ mod sources;
 mod spy;
 mod state;
 mod support;
+mod twin;

@@ -148,7 +148,7 @@ pub struct Scene<T = Socket> {
     pub family: Family,
     tracker: Tracker,
     pub desired: Desired,
-    options: Options,
+    pub options: Options,
     open: Open<T>,
     /// Another conversation, to see what is in the kernel.
     look: Open<Socket>,
@@ -321,9 +321,14 @@ impl<T: Transport + Send> Scene<T> {
         self.try_snapshot().unwrap()
     }
 
+    /// The same if there is one. Elements are sorted: the kernel has no order for them.
     pub fn try_snapshot(&self) -> Option<Snapshot> {
         let mut nft = (self.look)();
-        nft.snapshot(kernel(self.family), TABLE).unwrap()
+        let mut snapshot = nft.snapshot(kernel(self.family), TABLE).unwrap()?;
+        for list in snapshot.elements.values_mut() {
+            list.sort_by_key(|element| (element.key, element.ends_range));
+        }
+        Some(snapshot)
     }
 }
 
