@@ -88,3 +88,17 @@ pub fn try_feed(program: &str, arguments: &[&str], input: &str) -> Output {
     drop(stdin);
     child.wait_with_output().unwrap()
 }
+
+/// Compares with a file, or renews that file when `UPDATE_EXPECT` is set.
+pub fn expect(path: &std::path::Path, actual: &str) {
+    if variable("UPDATE_EXPECT") {
+        std::fs::write(path, actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{} differs; UPDATE_EXPECT=1 renews it. It would be:\n{actual}",
+        path.display()
+    );
+}

@@ -105,9 +105,13 @@ impl Transport for Flaky {
         let request = parts.concat();
         self.voice = Voice::Kernel;
         match self.faults.take(&request) {
+            Some(Fault::Batch(Answer::Refuse { message, errno })) => {
+                // The kernel never refuses the message that closes a transaction.
+                let message = message.min(messages(&request) - 2);
+                self.instead(Answer::Refuse { message, errno }, parts)
+            }
             Some(Fault::Batch(answer) | Fault::Dump(answer)) => self.instead(answer, parts),
             Some(Fault::RefuseLast(errno)) => {
-                // The last one closes the transaction.
                 let last = messages(&request) - 2;
                 self.instead(refuse(last, errno), parts)
             }

@@ -5,8 +5,10 @@
     reason = "helpers of tests are tests"
 )]
 
+mod affinity;
 mod faults;
 mod flaky;
+mod layout;
 mod masquerading;
 mod matrix;
 mod node_ports;
@@ -17,5 +19,8 @@ mod refusing;
 mod sources;
 mod spy;
 mod state;
+mod steps;
 mod support;
+mod survival;
+mod takeover;
 mod twin;

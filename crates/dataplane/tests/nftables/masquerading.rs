@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferrule_core::facts::{DetectLocal, Settings};
 use ferrule_dataplane::nftables::Options;
-use ferrule_kernel::nft::Value;
+use ferrule_kernel::nft::{Comment, Value};
 use ferrule_testbed::{Answer, Lab, Place, Protocol};
 
 use crate::matrix::*;
@@ -93,7 +93,7 @@ fn nft_016_everybody_is_masqueraded_if_wanted() {
         assert_eq!(unmasked(lab, &clients(lab)), BTreeSet::new());
         let rules = scene.snapshot().rules;
         let comments = rules.iter().filter_map(|held| held.object.comment.as_ref());
-        let comments: Vec<_> = comments.map(|comment| comment.as_str()).collect();
+        let comments: Vec<_> = comments.map(Comment::as_str).collect();
         assert!(comments.contains(&"masquerade all clusterIP traffic"));
         assert!(!comments.contains(&"masquerade clusterIP traffic from outside cluster"));
     });

@@ -9,16 +9,7 @@ pub use ferrule_testbed::{in_namespace, run, variable};
 
 /// Compares with a file in `testdata`, or renews that file when `UPDATE_EXPECT` is set.
 pub fn expect(name: &str, actual: &str) {
-    let path = testdata(name);
-    if variable("UPDATE_EXPECT") {
-        std::fs::write(&path, actual).unwrap();
-        return;
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        expected == actual,
-        "{name} differs; UPDATE_EXPECT=1 renews it. It would be:\n{actual}"
-    );
+    ferrule_testbed::expect(&testdata(name), actual);
 }
 
 /// The bytes in a file of `testdata`, which is first written when `UPDATE_EXPECT` is set.
