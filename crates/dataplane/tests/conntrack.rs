@@ -28,8 +28,8 @@ use ferrule_kernel::netns;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// Runs a test for both families, in a network whose node has the addresses 192.0.2.1 and
-/// 2001:db8::1.
+/// Runs a test for both families, in a network whose node has the addresses `192.0.2.1` and
+/// `2001:db8::1`.
 fn in_both(test: impl Fn(Names) + Send + Sync) {
     for family in Family::ALL {
         netns::isolated(|| {

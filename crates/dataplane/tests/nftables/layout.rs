@@ -355,7 +355,11 @@ fn nft_042_clients_are_looked_for_before_an_endpoint_is_drawn() {
             rules[4]
         );
         assert!(rules[5].starts_with("update @"), "{}", rules[5]);
-        assert!(rules[6].starts_with("dnat "), "{}", rules[6]);
+        assert!(
+            rules[6].starts_with("meta l4proto tcp dnat "),
+            "{}",
+            rules[6]
+        );
     });
 }
 

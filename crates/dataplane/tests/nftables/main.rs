@@ -23,4 +23,5 @@ mod steps;
 mod support;
 mod survival;
 mod takeover;
+mod text;
 mod twin;

@@ -15,7 +15,7 @@ use crate::twin::Twin;
 
 /// Something that happens to one of a few Services, or around them.
 #[derive(Clone, Debug)]
-enum Happening {
+pub enum Happening {
     Service {
         number: u8,
         drawn: Drawn,
@@ -34,7 +34,7 @@ enum Happening {
 
 /// What a Service is like.
 #[derive(Clone, Debug)]
-struct Drawn {
+pub struct Drawn {
     /// Whose cluster IP it has; two may claim the same one.
     address: u8,
     /// Bits: NodePort, load balancer, external IP.
@@ -53,13 +53,13 @@ struct Drawn {
 
 /// How a pod is doing.
 #[derive(Clone, Copy, Debug)]
-enum State {
+pub enum State {
     Ready,
     Draining,
     Failing,
 }
 
-fn happenings() -> impl Strategy<Value = Happening> {
+pub fn happenings() -> impl Strategy<Value = Happening> {
     let number = || 0..3_u8;
     let state =
         prop_oneof![4 => Just(State::Ready), 1 => Just(State::Draining), 1 => Just(State::Failing)];
@@ -197,7 +197,7 @@ fn settings(family: Family, which: u8) -> Settings {
     }
 }
 
-fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) {
+pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) {
     let family = scene.family;
     match happening {
         Happening::Service { number, drawn } => {

@@ -12,7 +12,7 @@ use ferrule_core::model::{
     ServiceType, Slice, SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
 };
 use ferrule_core::track::{Event, Object, Tracker};
-use ferrule_dataplane::nftables::{Nftables, Options};
+use ferrule_dataplane::nftables::{self, Nftables, Options};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
 use ferrule_kernel::nft::{Nft, Snapshot};
 use ferrule_kernel::socket::{Socket, Transport};
@@ -314,6 +314,12 @@ impl<T: Transport + Send> Scene<T> {
     /// Forgets what it wrote, as after a restart.
     pub fn restart(&mut self) {
         self.dataplane = Nftables::new(self.family, self.options, (self.open)());
+    }
+
+    /// What would be programmed, in the words of `nft`.
+    pub fn text(&mut self) -> String {
+        self.take();
+        nftables::text(&self.desired, self.family, self.options).unwrap()
     }
 
     /// The table.

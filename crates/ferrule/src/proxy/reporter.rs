@@ -1,7 +1,7 @@
 //! Tells the world what sync does: health, metrics, logs, events, systemd.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use ferrule_core::desired::HealthCheck;
@@ -36,9 +36,11 @@ pub struct Reporter {
     pub when_programmed: Option<Box<dyn FnOnce() + Send>>,
     /// Families that were not programmed yet.
     pub unprogrammed: BTreeSet<Family>,
-    /// For settings that cannot be right.
-    pub config: Config,
+    /// The configuration in force, for settings that cannot be right.
+    pub config: Arc<RwLock<Config>>,
     pub supported: Vec<Family>,
+    /// Settings were looked at.
+    pub checked: bool,
     /// Complaints that were logged, so that each is logged once.
     pub complained: Vec<Complaint>,
     /// Ends the program.
@@ -82,7 +84,9 @@ impl Reporter {
 
     /// Looks whether the settings can be right on this Node.
     fn check(&mut self, node: &Node) {
-        let complaints = checks::complaints(&self.config, &self.supported, node);
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let complaints = checks::complaints(&config, &self.supported, node);
+        drop(config);
         for complaint in &complaints {
             if self.complained.contains(complaint) {
                 continue;
@@ -99,12 +103,17 @@ impl Reporter {
             }
         }
         self.complained = complaints;
+        self.checked = true;
     }
 
     /// Every family was programmed once.
     fn is_ready(&mut self) {
         if let Some(next) = self.when_programmed.take() {
             next();
+        }
+        if !self.checked {
+            // There is no Node to compare with, but much shows without one.
+            self.check(&Node::default());
         }
         let Some(socket) = self.systemd.take() else {
             return;
@@ -157,6 +166,7 @@ impl Observer for Reporter {
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {
+                self.metrics.sync_failed(family, kind);
                 let err = whole(error);
                 tracing::error!(ipFamily = %family, err, "Failed to program the kernel; the last good state stays and it is tried again");
                 return;
@@ -199,10 +209,6 @@ impl Observer for Reporter {
         changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
         facts: &Facts,
     ) {
-        let local = match facts.node_ports {
-            NodePorts::All => None,
-            NodePorts::Within(_) | NodePorts::Nowhere => self.host.addresses().ok(),
-        };
         let Some(ports) = self
             .service_health
             .iter_mut()
@@ -210,8 +216,15 @@ impl Observer for Reporter {
         else {
             return;
         };
-        let mut refusals = ports.listen_on(&facts.node_ports, local.as_deref());
-        refusals.extend(ports.apply(changes.clone()));
+        if ports.is_idle() && changes.is_empty() {
+            return;
+        }
+        let local = match facts.node_ports {
+            NodePorts::All => None,
+            NodePorts::Within(_) | NodePorts::Nowhere => self.host.addresses().ok(),
+        };
+        ports.listen_on(&facts.node_ports, local.as_deref());
+        let refusals = ports.apply(changes.clone());
         self.refused(refusals);
     }
 
