@@ -1,8 +1,10 @@
 //! What changes cost, and that nothing else is touched.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use ferrule_core::model::{Family, Service, Slice};
+use ferrule_core::issue::Kind;
+use ferrule_core::model::{Family, Service, Slice, TrafficPolicy};
+use ferrule_core::track::{self, Tracker};
 use ferrule_kernel::nft::{Event, Object, Watch};
 
 use crate::state::everything;
@@ -344,5 +346,72 @@ fn nft_092_a_slice_that_says_the_same_again_changes_nothing() {
         scene.service(service).slice(slice);
         assert_eq!(scene.step(), 0);
         assert_eq!(scene.snapshot(), before);
+    });
+}
+
+#[test]
+fn nft_051_addresses_are_compared_as_they_are_and_not_as_they_are_written() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        // Some programs write these otherwise than others.
+        let odd: [std::net::IpAddr; 2] = match family {
+            Family::V4 => ["0.0.0.1", "255.255.255.255"],
+            Family::V6 => ["::10.96.0.1", "::ffff:0:1"],
+        }
+        .map(|text| text.parse().unwrap());
+        for (number, ip) in (1..).zip(odd) {
+            let mut service = service(family, &format!("s{number}"), 1);
+            service.cluster_ips[family] = Some(ip);
+            scene.service(service);
+        }
+        scene.whole();
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        assert_eq!(scene.snapshot().elements["cluster-ips"].len(), 2);
+    });
+}
+
+#[test]
+fn nft_052_before_the_first_lists_are_complete_there_is_nothing_to_write() {
+    let mut tracker = Tracker::new(SystemTime::UNIX_EPOCH);
+    tracker.on(track::Event::Listing(Kind::Service));
+    tracker.on(track::Event::Put {
+        object: track::Object::Service(numbered(Family::V4, 1).0),
+        issues: Vec::new(),
+        trigger: None,
+    });
+    tracker.on(track::Event::Listed(Kind::Service));
+    assert_eq!(tracker.take(), None);
+    for kind in Kind::ALL {
+        tracker.on(track::Event::Listing(kind));
+        tracker.on(track::Event::Listed(kind));
+    }
+    assert!(tracker.take().is_some());
+}
+
+#[test]
+fn nft_071_service_ports_that_drop_for_want_of_local_endpoints_are_counted() {
+    both(|family| {
+        let mut scene = Scene::new(family);
+        let far = [(address(family, 1, 1), false)];
+        for number in 1..=4 {
+            let name = format!("s{number}");
+            let mut service =
+                with_node_port(service(family, &name, number), 30000 + i64::from(number));
+            if number & 1 != 0 {
+                service.internal_policy = TrafficPolicy::Local;
+            }
+            if number & 2 != 0 {
+                service.external_policy_field = TrafficPolicy::Local;
+            }
+            scene.service(service).slice(slice(family, &name, &far));
+        }
+        scene.whole();
+        let totals = scene.desired.totals(family);
+        assert_eq!((totals.no_local_internal, totals.no_local_external), (2, 2));
+        // They are those that drop.
+        let elements = scene.snapshot().elements;
+        assert_eq!(elements["no-endpoint-services"].len(), 2);
+        assert_eq!(elements["no-endpoint-nodeports"].len(), 2);
     });
 }
