@@ -5,7 +5,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stderr,
     reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
 )]
 
