@@ -10,6 +10,7 @@
 )]
 
 mod captures;
+mod counters;
 mod flows;
 mod listing;
 mod packets;

@@ -1,0 +1,314 @@
+//! Sends steps to the kernel, and remembers what is there.
+//!
+//! What a delta needs to know about the rest is little: the rules that facts about the node decide,
+//! and where in shared chains each Service port's rules are. The rest is not remembered but read
+//! back when there is doubt.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use ferrule_core::desired::{Desired, FamilyDelta};
+use ferrule_core::facts::NodePorts;
+use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::nfacct::Nfacct;
+use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
+
+use super::diff::{self, Redrawn};
+use super::document::Document;
+use super::installed::Installed;
+use super::ruleset::{Drawing, Roster, Ruleset, Statics};
+use super::statics::{self, Ground, HostFacts};
+use super::{Options, kernel_family, names, render};
+use crate::host::Host;
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work};
+
+/// Programs one family by iptables.
+#[derive(Debug)]
+pub struct Iptables {
+    pub(super) family: Family,
+    options: Options,
+    pub(super) xt: Xt,
+    host: Host,
+    abilities: HostFacts,
+    /// `None` when we do not know what is in the kernel.
+    written: Option<Written>,
+    /// Service ports that are left out, and why.
+    pub(super) refused: BTreeMap<PortKey, String>,
+}
+
+/// What a delta needs to know about the rest.
+#[derive(Debug)]
+struct Written {
+    ground: Ground,
+    statics: Statics,
+    roster: Roster,
+}
+
+/// What became of an attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: XtError,
+    /// Whose line was at fault, if it is known.
+    pub(super) owner: Option<PortKey>,
+}
+
+impl From<XtError> for Failure {
+    fn from(error: XtError) -> Self {
+        Self { error, owner: None }
+    }
+}
+
+impl Iptables {
+    /// Opens a conversation in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// There is no iptables for this family, or it does not work here.
+    pub fn open(family: Family, options: Options) -> io::Result<Self> {
+        let xt = Xt::open(kernel_family(family)).map_err(io::Error::other)?;
+        Ok(Self::new(family, options, xt))
+    }
+
+    /// Programs through this conversation.
+    pub fn new(family: Family, options: Options, xt: Xt) -> Self {
+        let host = Host::default();
+        let abilities = HostFacts {
+            random_fully: xt.has_random_fully(),
+            drop_invalid: !host.is_tcp_liberal(),
+            count_invalid: false,
+            count_localhost: false,
+        };
+        Self {
+            family,
+            options,
+            xt,
+            host,
+            abilities,
+            written: None,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
+    pub fn set_options(&mut self, options: Options) {
+        if self.options != options {
+            self.options = options;
+            self.written = None;
+        }
+    }
+
+    /// Which of the two flavours of iptables is used.
+    pub const fn flavour(&self) -> Flavour {
+        self.xt.flavour()
+    }
+
+    /// Whether what marks our rules is still there: the canaries and the jumps to our chains. When
+    /// it is not, somebody flushed a table, and everything is to be looked at.
+    ///
+    /// # Errors
+    /// It cannot be told, for example while somebody else has the tables locked.
+    pub fn is_intact(&self) -> io::Result<bool> {
+        let list = |table, chain: &str| self.xt.list(table, chain).map_err(io::Error::other);
+        for table in Table::ALL {
+            if list(table, &names::CANARY.to_string())?.is_none() {
+                return Ok(false);
+            }
+        }
+        // A flush that leaves chains alone empties them.
+        for (table, chain) in [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")] {
+            let text = list(table, chain)?.unwrap_or_default();
+            let mut installed = Installed::default();
+            installed.read(table, &text);
+            let jumps = statics::jumps();
+            let ours = jumps
+                .iter()
+                .filter(|(at, from, _)| (*at, *from) == (table, chain));
+            let mut counts =
+                ours.map(|(_, _, rule)| installed.count(table, chain, rule, self.family));
+            if counts.any(|count| count == 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
+    pub(super) fn doubt(&mut self) {
+        self.written = None;
+    }
+
+    /// Counters are a nicety: without them rules do not count.
+    fn ensure_counters(&mut self) {
+        let nfacct = Nfacct::open();
+        let mut ensure = {
+            let mut nfacct = nfacct.ok();
+            move |name| {
+                nfacct
+                    .as_mut()
+                    .is_some_and(|nfacct| nfacct.ensure(name).is_ok())
+            }
+        };
+        self.abilities.count_invalid = ensure(names::INVALID_COUNTER);
+        self.abilities.count_localhost = ensure(names::LOCALHOST_COUNTER);
+    }
+
+    fn ground(&self, desired: &Desired) -> io::Result<Ground> {
+        let facts = desired.facts(self.family);
+        let local = match facts.node_ports {
+            NodePorts::All | NodePorts::Nowhere => Vec::new(),
+            NodePorts::Within(_) => self.host.addresses()?,
+        };
+        let endpoints = desired.totals(self.family).listed;
+        let (family, options, host) = (self.family, self.options, self.abilities);
+        Ok(Ground::new(family, options, facts, host, endpoints, &local))
+    }
+
+    fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
+        self.ensure_counters();
+        self.refused.clear();
+        let counting = self.abilities.count_invalid || self.abilities.count_localhost;
+        let result = match self.settle(desired) {
+            // The kernel may have counters but no way to use them in a rule.
+            Err(XtError::Refused { .. }) if counting => {
+                self.abilities.count_invalid = false;
+                self.abilities.count_localhost = false;
+                self.settle(desired)
+            }
+            result => result,
+        };
+        result.map_err(refused)
+    }
+
+    fn settle(&mut self, desired: &Desired) -> Result<Applied, XtError> {
+        let ground = self.ground(desired).map_err(unreadable)?;
+        if ground.localhost {
+            let set = self.host.route_localnet();
+            set.map_err(|error| unreadable(io::Error::other(error)))?;
+        }
+        let (steps, wanted) = self.isolating(desired, &ground)?;
+        self.written = Some(Written {
+            ground,
+            roster: Roster::of(&wanted),
+            statics: wanted.statics,
+        });
+        Ok(Applied { steps })
+    }
+
+    /// Makes the tables be so; the number of steps it took.
+    pub(super) fn program(&self, wanted: &Ruleset) -> Result<usize, Failure> {
+        let mut texts = BTreeMap::new();
+        for table in Table::ALL {
+            texts.insert(table, self.xt.save(table)?);
+        }
+        let mut installed = Installed::default();
+        for (table, text) in &texts {
+            installed.read(*table, text);
+        }
+        self.send(&diff::whole(&installed, wanted, self.family))
+    }
+
+    /// Sends steps, if there are any.
+    pub(super) fn send(&self, document: &Document) -> Result<usize, Failure> {
+        let steps = document.len();
+        if steps > 0 {
+            let result = self.xt.restore(&document.text());
+            result.map_err(|error| Failure {
+                owner: match &error {
+                    XtError::Refused { line, .. } => {
+                        line.and_then(|line| document.owner(line)).cloned()
+                    }
+                    _ => None,
+                },
+                error,
+            })?;
+        }
+        Ok(steps)
+    }
+
+    fn delta(
+        &mut self,
+        mut written: Written,
+        ground: Ground,
+        desired: &Desired,
+        delta: &FamilyDelta,
+    ) -> Result<Applied, XtError> {
+        let draw = |side: &Option<std::sync::Arc<_>>| {
+            let exposure = side.as_deref();
+            exposure.map_or_else(Drawing::default, |exposure| {
+                render::exposure(exposure, &ground)
+            })
+        };
+        let redrawn: Vec<Redrawn> = delta
+            .changes
+            .iter()
+            .map(|(key, change)| Redrawn {
+                key: key.clone(),
+                before: draw(&change.before),
+                after: draw(&change.after),
+            })
+            .collect();
+        let statics = statics::build(&ground);
+        let all = || render::ruleset(desired, &ground, &self.refused);
+        let both = (&written.statics, &statics);
+        let document = diff::delta(&redrawn, &mut written.roster, both, all);
+        let steps = self.send(&document).map_err(|failure| failure.error)?;
+        self.written = Some(Written {
+            ground,
+            statics,
+            ..written
+        });
+        Ok(Applied { steps })
+    }
+}
+
+impl Dataplane for Iptables {
+    fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
+        // Whatever goes wrong below, we do not know any more what is in the kernel.
+        let written = self.written.take();
+        let ground = self.ground(work.desired).map_err(ApplyError::Doubtful)?;
+        if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
+            && written.ground.draws_like(&ground)
+            && !delta
+                .changes
+                .keys()
+                .any(|key| self.refused.contains_key(key))
+        {
+            match self.delta(written, ground, work.desired, delta) {
+                Ok(applied) => return Ok(applied),
+                // Whoever has the lock would keep us waiting for it again.
+                Err(error @ XtError::Locked { .. }) => return Err(refused(error)),
+                // Somebody changed our chains, or a rule cannot be: the whole tells which.
+                Err(_) => {}
+            }
+        }
+        self.whole(work.desired)
+    }
+
+    fn refused(&self) -> Vec<Refusal> {
+        let refused = self.refused.iter();
+        refused
+            .map(|(key, message)| Refusal {
+                key: key.clone(),
+                message: message.clone(),
+            })
+            .collect()
+    }
+}
+
+pub(super) fn refused(error: XtError) -> ApplyError {
+    let step = match &error {
+        XtError::Unusable { program, .. }
+        | XtError::Locked { program, .. }
+        | XtError::Refused { program, .. } => program.clone(),
+    };
+    ApplyError::Refused {
+        step,
+        source: io::Error::other(error),
+    }
+}
+
+fn unreadable(source: io::Error) -> XtError {
+    XtError::Unusable {
+        program: "the machine's settings".to_owned(),
+        source,
+    }
+}
