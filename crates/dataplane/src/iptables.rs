@@ -10,7 +10,6 @@
 //!
 //! [`Work`]: crate::Work
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ferrule_core::desired::Desired;
@@ -63,7 +62,8 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
     };
     let facts = desired.facts(family);
     let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
-    let wanted = render::ruleset(desired, &ground, &BTreeMap::new());
+    let all = desired.exposures(family).into_iter();
+    let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
     diff::whole(&installed::Installed::default(), &wanted, family).text()
 }
 

@@ -159,8 +159,14 @@ impl Xt {
         let version = Version::parse(&text);
         let xt = Self { programs, version };
         // A program for a kernel that does not have it is as good as none.
-        xt.list(Table::Nat, "POSTROUTING")?;
-        Ok(xt)
+        match xt.list(Table::Nat, "POSTROUTING")? {
+            Some(_) => Ok(xt),
+            None => Err(XtError::Refused {
+                program: "iptables".to_owned(),
+                line: None,
+                message: "the nat table cannot be used".to_owned(),
+            }),
+        }
     }
 
     /// Which flavour it is.
@@ -252,7 +258,9 @@ impl Programs {
 
 /// Whether a message says that something is not there, in the words of either flavour.
 fn says_absent(message: &str) -> bool {
-    const WORDS: [&str; 4] = [
+    const WORDS: [&str; 5] = [
+        // 1.8.9 of the new flavour says this of a chain while its table is not there.
+        "is incompatible, use 'nft' tool",
         "No chain/target/match by that name",
         "No such file or directory",
         "does a matching rule exist",
@@ -270,8 +278,7 @@ mod tests {
     fn what_is_absent_is_told_in_the_words_of_both_flavours() {
         for message in [
             "iptables: No chain/target/match by that name.",
-            "iptables v1.8.9 (nf_tables): chain `X' in table `nat' is incompatible, use 'nft' tool.\
-             iptables: does not exist",
+            "iptables v1.8.9 (nf_tables): chain `X' in table `nat' is incompatible, use 'nft' tool.",
             "iptables: Bad rule (does a matching rule exist in that chain?).",
         ] {
             assert!(says_absent(message), "{message}");

@@ -16,6 +16,7 @@ use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 use super::diff::{self, Redrawn};
 use super::document::Document;
 use super::installed::Installed;
+use super::isolate::{LastGood, Refused};
 use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
 use super::{Options, kernel_family, names, render};
@@ -33,7 +34,7 @@ pub struct Iptables {
     /// `None` when we do not know what is in the kernel.
     written: Option<Written>,
     /// Service ports that are left out, and why.
-    pub(super) refused: BTreeMap<PortKey, String>,
+    pub(super) refused: BTreeMap<PortKey, Refused>,
 }
 
 /// What a delta needs to know about the rest.
@@ -50,11 +51,23 @@ pub(super) struct Failure {
     pub(super) error: XtError,
     /// Whose line was at fault, if it is known.
     pub(super) owner: Option<PortKey>,
+    /// Rules cannot use counters.
+    pub(super) counters: bool,
 }
 
-impl From<XtError> for Failure {
-    fn from(error: XtError) -> Self {
-        Self { error, owner: None }
+impl Failure {
+    fn new(error: XtError, document: &Document) -> Self {
+        let (owner, counters) = match &error {
+            XtError::Refused {
+                line: Some(line), ..
+            } => (document.owner(*line).cloned(), document.counts(*line)),
+            _ => (None, false),
+        };
+        Self {
+            error,
+            owner,
+            counters,
+        }
     }
 }
 
@@ -136,21 +149,6 @@ impl Iptables {
         self.written = None;
     }
 
-    /// Counters are a nicety: without them rules do not count.
-    fn ensure_counters(&mut self) {
-        let nfacct = Nfacct::open();
-        let mut ensure = {
-            let mut nfacct = nfacct.ok();
-            move |name| {
-                nfacct
-                    .as_mut()
-                    .is_some_and(|nfacct| nfacct.ensure(name).is_ok())
-            }
-        };
-        self.abilities.count_invalid = ensure(names::INVALID_COUNTER);
-        self.abilities.count_localhost = ensure(names::LOCALHOST_COUNTER);
-    }
-
     fn ground(&self, desired: &Desired) -> io::Result<Ground> {
         let facts = desired.facts(self.family);
         let local = match facts.node_ports {
@@ -162,29 +160,38 @@ impl Iptables {
         Ok(Ground::new(family, options, facts, host, endpoints, &local))
     }
 
-    fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
-        self.ensure_counters();
-        self.refused.clear();
-        let counting = self.abilities.count_invalid || self.abilities.count_localhost;
-        let result = match self.settle(desired) {
+    fn whole(&mut self, desired: &Desired, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+        let counters = make_counters();
+        (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
+        // Another chance for everybody. What somebody had instead is older than any delta.
+        for (key, refused) in std::mem::take(&mut self.refused) {
+            last_good.remove(&key);
+            last_good.extend(refused.instead.map(|instead| (key, instead)));
+        }
+        let result = match self.settle(desired, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
-            Err(XtError::Refused { .. }) if counting => {
+            Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
-                self.settle(desired)
+                self.refused.clear();
+                self.settle(desired, &last_good)
             }
             result => result,
         };
-        result.map_err(refused)
+        result.map_err(|failure| refused(failure.error))
     }
 
-    fn settle(&mut self, desired: &Desired) -> Result<Applied, XtError> {
+    pub(super) const fn is_counting(&self) -> bool {
+        self.abilities.count_invalid || self.abilities.count_localhost
+    }
+
+    fn settle(&mut self, desired: &Desired, last_good: &LastGood) -> Result<Applied, Failure> {
         let ground = self.ground(desired).map_err(unreadable)?;
         if ground.localhost {
             let set = self.host.route_localnet();
             set.map_err(|error| unreadable(io::Error::other(error)))?;
         }
-        let (steps, wanted) = self.isolating(desired, &ground)?;
+        let (steps, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             roster: Roster::of(&wanted),
@@ -197,7 +204,8 @@ impl Iptables {
     pub(super) fn program(&self, wanted: &Ruleset) -> Result<usize, Failure> {
         let mut texts = BTreeMap::new();
         for table in Table::ALL {
-            texts.insert(table, self.xt.save(table)?);
+            let saved = self.xt.save(table);
+            texts.insert(table, saved.map_err(unwritten)?);
         }
         let mut installed = Installed::default();
         for (table, text) in &texts {
@@ -211,17 +219,15 @@ impl Iptables {
         let steps = document.len();
         if steps > 0 {
             let result = self.xt.restore(&document.text());
-            result.map_err(|error| Failure {
-                owner: match &error {
-                    XtError::Refused { line, .. } => {
-                        line.and_then(|line| document.owner(line)).cloned()
-                    }
-                    _ => None,
-                },
-                error,
-            })?;
+            result.map_err(|error| Failure::new(error, document))?;
         }
         Ok(steps)
+    }
+
+    /// Whether something changes about which our picture differs from what was told.
+    fn concerns_refused(&self, delta: &FamilyDelta) -> bool {
+        let mut keys = delta.changes.keys();
+        keys.any(|key| self.refused.contains_key(key))
     }
 
     fn delta(
@@ -247,7 +253,7 @@ impl Iptables {
             })
             .collect();
         let statics = statics::build(&ground);
-        let all = || render::ruleset(desired, &ground, &self.refused);
+        let all = || self.wanted(desired, &ground);
         let both = (&written.statics, &statics);
         let document = diff::delta(&redrawn, &mut written.roster, both, all);
         let steps = self.send(&document).map_err(|failure| failure.error)?;
@@ -265,33 +271,52 @@ impl Dataplane for Iptables {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         let written = self.written.take();
         let ground = self.ground(work.desired).map_err(ApplyError::Doubtful)?;
+        let mut last_good = LastGood::new();
         if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
             && written.ground.draws_like(&ground)
-            && !delta
-                .changes
-                .keys()
-                .any(|key| self.refused.contains_key(key))
+            && !self.concerns_refused(delta)
         {
             match self.delta(written, ground, work.desired, delta) {
                 Ok(applied) => return Ok(applied),
                 // Whoever has the lock would keep us waiting for it again.
                 Err(error @ XtError::Locked { .. }) => return Err(refused(error)),
                 // Somebody changed our chains, or a rule cannot be: the whole tells which.
-                Err(_) => {}
+                Err(_) => last_good = before(delta),
             }
         }
-        self.whole(work.desired)
+        self.whole(work.desired, last_good)
     }
 
     fn refused(&self) -> Vec<Refusal> {
         let refused = self.refused.iter();
         refused
-            .map(|(key, message)| Refusal {
+            .map(|(key, refused)| Refusal {
                 key: key.clone(),
-                message: message.clone(),
+                message: refused.message.clone(),
             })
             .collect()
     }
+}
+
+/// Makes the counters that rules may use; which of them there are, for packets that belong to no
+/// connection and for localhost. They are a nicety: without them rules do not count.
+pub(super) fn make_counters() -> (bool, bool) {
+    let Ok(mut nfacct) = Nfacct::open() else {
+        return (false, false);
+    };
+    let mut ensure = |name| nfacct.ensure(name).is_ok();
+    (
+        ensure(names::INVALID_COUNTER),
+        ensure(names::LOCALHOST_COUNTER),
+    )
+}
+
+/// Service ports as they were before the delta.
+fn before(delta: &FamilyDelta) -> LastGood {
+    let changes = delta.changes.iter();
+    changes
+        .filter_map(|(key, change)| Some((key.clone(), change.before.clone()?)))
+        .collect()
 }
 
 pub(super) fn refused(error: XtError) -> ApplyError {
@@ -306,9 +331,18 @@ pub(super) fn refused(error: XtError) -> ApplyError {
     }
 }
 
-fn unreadable(source: io::Error) -> XtError {
-    XtError::Unusable {
+fn unreadable(source: io::Error) -> Failure {
+    unwritten(XtError::Unusable {
         program: "the machine's settings".to_owned(),
         source,
+    })
+}
+
+/// A failure before anything was written.
+const fn unwritten(error: XtError) -> Failure {
+    Failure {
+        error,
+        owner: None,
+        counters: false,
     }
 }

@@ -145,6 +145,16 @@ impl Redrawn {
         })
     }
 
+    /// Whether a rule is, or comes to be, in both parts of a shared chain. Of two equal rules the
+    /// first is deleted, which then might be the wrong one.
+    fn crosses(&self, shared: Shared) -> bool {
+        let part = |shadowed| {
+            let before = self.before.rules(shared, shadowed);
+            before.iter().chain(self.after.rules(shared, shadowed))
+        };
+        part(true).any(|rule| part(false).any(|other| rule == other))
+    }
+
     fn rank(&self, shadowed: bool) -> Rank {
         Rank {
             shadowed,
@@ -186,7 +196,8 @@ pub fn delta(
             Table::Nat => (&mut nat, None),
             Table::Filter | Table::Mangle => (&mut early, Some(&mut late)),
         };
-        if changed.len() > MOST_EDITS {
+        let crossing = changed.iter().any(|change| change.crosses(shared));
+        if crossing || changed.len() > MOST_EDITS {
             stage.rewrite(shared.chain(), shared_rules(shared, &all));
             for change in changed {
                 change.count(shared, roster);

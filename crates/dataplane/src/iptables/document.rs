@@ -6,7 +6,7 @@ use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
 use super::names::Chain;
-use super::rule::Rule;
+use super::rule::{Part, Rule};
 
 /// One change; one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,12 +100,6 @@ impl Document {
         self.stages.iter().map(Stage::len).sum()
     }
 
-    /// The stages.
-    #[cfg(test)]
-    pub fn stages(&self) -> &[Stage] {
-        &self.stages
-    }
-
     /// The text.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -124,13 +118,26 @@ impl Document {
 
     /// Whose a line of the text is, counted from 1.
     pub fn owner(&self, line: usize) -> Option<&PortKey> {
+        self.at(line)?.0
+    }
+
+    /// Whether a line of the text is a rule that counts.
+    pub fn counts(&self, line: usize) -> bool {
+        let Some((_, Step::Append(_, rule) | Step::Insert(_, _, rule))) = self.at(line) else {
+            return false;
+        };
+        let mut parts = rule.parts.iter();
+        parts.any(|part| matches!(part, Part::Count(_)))
+    }
+
+    fn at(&self, line: usize) -> Option<(Option<&PortKey>, &Step)> {
         let mut next = 1;
         for stage in &self.stages {
             // The name of the table stands before the steps, and `COMMIT` behind.
             let first = next + 1;
             next = first + stage.len() + 1;
             if (first..next).contains(&line) {
-                return stage.steps().nth(line - first)?.0;
+                return stage.steps().nth(line - first);
             }
         }
         None

@@ -3,30 +3,25 @@
 //! In: one exposure at a time, and what all rules depend on. Out: [`Drawing`]s. Each exposure is
 //! drawn without looking at others, so that a change redraws only what changed.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ferrule_core::desired::{
-    Action, Desired, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool,
-};
+use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool};
 use ferrule_core::facts::Detector;
-use ferrule_core::model::{Family, PortKey, Protocol, TrafficPolicy, format_socket};
+use ferrule_core::model::{Family, Protocol, TrafficPolicy, format_socket};
 
 use super::names::{self, Chain, Names, Role, Shared};
 use super::rule::{Part, Place, Rule, Target};
 use super::ruleset::{Drawing, Ruleset};
 use super::statics::{self, Ground, loopback_v4};
 
-/// Everything that is to be in the tables, but for these Service ports.
-pub fn ruleset(desired: &Desired, ground: &Ground, without: &BTreeMap<PortKey, String>) -> Ruleset {
+/// Everything that is to be in the tables.
+pub fn ruleset<'a>(exposures: impl IntoIterator<Item = &'a Exposure>, ground: &Ground) -> Ruleset {
     let mut ruleset = Ruleset {
         statics: statics::build(ground),
         ..Ruleset::default()
     };
-    for exposed in desired.exposures(ground.family) {
-        if !without.contains_key(&exposed.key) {
-            ruleset.add(&exposed.key, exposure(exposed, ground));
-        }
+    for exposed in exposures {
+        ruleset.add(&exposed.key, exposure(exposed, ground));
     }
     ruleset
 }

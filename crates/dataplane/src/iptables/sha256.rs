@@ -152,7 +152,10 @@ mod tests {
     use super::*;
 
     fn hex(text: &[u8]) -> String {
-        digest(text).iter().map(|b| format!("{b:02x}")).collect()
+        let digits =
+            |byte: u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+        let digits = digest(text).into_iter().flat_map(digits);
+        digits.map(char::from).collect()
     }
 
     #[test]
