@@ -9,5 +9,6 @@
 mod faults;
 mod random;
 mod recorded;
+mod rules;
 mod state;
 mod support;

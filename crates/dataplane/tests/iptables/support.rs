@@ -180,13 +180,10 @@ pub fn slice(service: &Service, port: i64, endpoints: &[(IpAddr, bool)]) -> Slic
     }
 }
 
-/// A cluster as this node sees it, and the rules for it.
-pub struct Scene {
-    pub family: Family,
-    pub flavour: Flavour,
+/// A cluster as this node sees it.
+pub struct Cluster {
     tracker: Tracker,
     pub desired: Desired,
-    pub dataplane: Iptables,
 }
 
 pub fn settings(cidrs: &[&str]) -> Settings {
@@ -197,30 +194,19 @@ pub fn settings(cidrs: &[&str]) -> Settings {
     }
 }
 
-impl Scene {
-    pub fn new(family: Family, flavour: Flavour) -> Self {
-        Self::with(family, flavour, settings(&["10.1.0.0/16", "fd00::1:0/112"]))
-    }
-
-    pub fn with(family: Family, flavour: Flavour, settings: Settings) -> Self {
-        let xt = Xt::open_as(flavour, kernel(family)).unwrap();
-        Self::over(family, settings, xt)
-    }
-
-    pub fn over(family: Family, settings: Settings, xt: Xt) -> Self {
-        let mut scene = Self {
-            family,
-            flavour: xt.flavour(),
+impl Cluster {
+    /// Nothing is in it, and that is known.
+    pub fn new(settings: Settings) -> Self {
+        let mut cluster = Self {
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
-            dataplane: Iptables::new(family, Options::default(), xt),
         };
         for kind in Kind::ALL {
-            scene.tracker.on(Event::Listing(kind));
-            scene.tracker.on(Event::Listed(kind));
+            cluster.tracker.on(Event::Listing(kind));
+            cluster.tracker.on(Event::Listed(kind));
         }
-        scene.take();
-        scene
+        cluster.take();
+        cluster
     }
 
     fn put(&mut self, object: Object) -> &mut Self {
@@ -248,7 +234,7 @@ impl Scene {
     pub fn node(&mut self, ip: IpAddr) -> &mut Self {
         self.put(Object::Node(Node {
             name: "node-1".into(),
-            zone: None,
+            zone: Some("here".into()),
             addresses: [ip].into(),
             pod_cidrs: Box::default(),
             leaving: false,
@@ -272,6 +258,48 @@ impl Scene {
     pub fn take(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
         self.desired.update(&self.tracker, changes)
+    }
+}
+
+/// A cluster, and the rules for it.
+pub struct Scene {
+    pub family: Family,
+    pub flavour: Flavour,
+    cluster: Cluster,
+    pub dataplane: Iptables,
+}
+
+impl std::ops::Deref for Scene {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl std::ops::DerefMut for Scene {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+}
+
+impl Scene {
+    pub fn new(family: Family, flavour: Flavour) -> Self {
+        Self::with(family, flavour, settings(&["10.1.0.0/16", "fd00::1:0/112"]))
+    }
+
+    pub fn with(family: Family, flavour: Flavour, settings: Settings) -> Self {
+        let xt = Xt::open_as(flavour, kernel(family)).unwrap();
+        Self::over(family, settings, xt)
+    }
+
+    pub fn over(family: Family, settings: Settings, xt: Xt) -> Self {
+        Self {
+            family,
+            flavour: xt.flavour(),
+            cluster: Cluster::new(settings),
+            dataplane: Iptables::new(family, Options::default(), xt),
+        }
     }
 
     /// Applies what changed; the number of steps.
@@ -302,7 +330,7 @@ impl Scene {
     fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
         let work = Work {
             family: self.family,
-            desired: &self.desired,
+            desired: &self.cluster.desired,
             scope,
         };
         self.dataplane.apply(&work)
