@@ -9,8 +9,10 @@
 )]
 #![expect(clippy::disallowed_methods, reason = "a stopwatch reads the clock")]
 
+mod check;
 mod cluster;
 mod core;
+mod paths;
 mod spread;
 
 #[global_allocator]
@@ -22,10 +24,23 @@ fn main() -> std::process::ExitCode {
     match words[..] {
         ["core"] => core::run(&[100, 1_000, 10_000, 50_000], 7, 2_000),
         ["core", "--quick"] => core::run(&[100, 1_000, 10_000], 3, 500),
+        ["check"] => return code(check::run(false)),
+        ["check", "--renew"] => return code(check::run(true)),
+        ["path", name] => return code(check::run_path(name)),
         _ => {
-            println!("usage: ferrule-bench core [--quick]");
+            println!("usage: ferrule-bench core [--quick] | check [--renew] | path NAME");
             return std::process::ExitCode::FAILURE;
         }
     }
     std::process::ExitCode::SUCCESS
+}
+
+fn code(result: Result<(), String>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            println!("\n{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
 }

@@ -67,10 +67,27 @@ enum Subject {
         #[arg(long)]
         quick: bool,
     },
+    /// Counts instructions of the paths that matter and compares them with the recorded ones.
+    Check {
+        /// Records what is now.
+        #[arg(long)]
+        renew: bool,
+    },
 }
 
 fn bench(subject: &Subject) -> Result<()> {
-    let Subject::Core { quick } = subject;
+    let arguments = match subject {
+        Subject::Core { quick } => ["core"].into_iter().chain(quick.then_some("--quick")),
+        Subject::Check { renew } => {
+            tools::ensure(&[])?;
+            ["check"].into_iter().chain(renew.then_some("--renew"))
+        }
+    };
+    bench_with(arguments)
+}
+
+/// Runs the program that measures.
+pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let cargo = [
         "run",
         "--profile",
@@ -79,9 +96,8 @@ fn bench(subject: &Subject) -> Result<()> {
         "-p",
         "ferrule-bench",
         "--",
-        "core",
     ];
-    run::cargo(cargo.into_iter().chain(quick.then_some("--quick")))
+    run::cargo(cargo.into_iter().chain(arguments))
 }
 
 #[cfg(test)]

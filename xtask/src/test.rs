@@ -10,7 +10,7 @@ use crate::{deny, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Leaves out dependency rules and documentation, for the loop while writing.
+    /// Leaves out dependency rules, documentation and instruction counts, for the loop while writing.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Goes to `cargo nextest run` as is, e.g. `-- core_079` for the tests with that in their name.
@@ -65,6 +65,9 @@ pub(crate) fn all(options: &Options) -> Result<()> {
     })?;
     if !options.quick {
         step("documentation", &documentation)?;
+    }
+    if !options.quick {
+        step("instruction counts", &|| done(crate::bench_with(["check"])))?;
     }
     // Last, so that the count of tests is the last thing to read.
     step("tests", &|| {

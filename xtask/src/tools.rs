@@ -16,6 +16,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("kill", "procps"),
     ("unshare", "util-linux"),
+    // Counts instructions.
+    ("valgrind", "valgrind"),
 ];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its

@@ -16,6 +16,7 @@ use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
 
 mod apply;
+mod canary;
 mod cleanup;
 mod diff;
 mod document;
@@ -27,10 +28,9 @@ mod rule;
 mod ruleset;
 mod sha256;
 mod statics;
-#[cfg(test)]
-mod tests;
 
 pub use apply::Iptables;
+pub use canary::Canary;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,4 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
     let all = desired.exposures(family).into_iter();
     let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
     diff::whole(&installed::Installed::default(), &wanted, family).text()
-}
-
-/// The kernel's word for a family.
-const fn kernel_family(family: Family) -> ferrule_kernel::Family {
-    match family {
-        Family::V4 => ferrule_kernel::Family::V4,
-        Family::V6 => ferrule_kernel::Family::V6,
-    }
 }

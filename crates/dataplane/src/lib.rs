@@ -6,7 +6,9 @@
 
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::exchange::RequestError;
 
+pub mod conntrack;
 mod dry_run;
 pub mod host;
 pub mod iptables;
@@ -100,5 +102,21 @@ impl ApplyError {
         match self {
             Self::Refused { .. } | Self::Doubtful(_) => Recovery::Reread,
         }
+    }
+}
+
+/// The kernel's word for a family.
+const fn kernel_family(family: Family) -> ferrule_kernel::Family {
+    match family {
+        Family::V4 => ferrule_kernel::Family::V4,
+        Family::V6 => ferrule_kernel::Family::V6,
+    }
+}
+
+/// What the kernel said.
+fn said(error: RequestError) -> std::io::Error {
+    match error {
+        RequestError::Lost(source) | RequestError::Refused { source, .. } => source,
+        other => std::io::Error::other(other),
     }
 }

@@ -17,6 +17,7 @@
 
 mod apply;
 mod diff;
+mod listen;
 mod names;
 mod program;
 mod render;
@@ -25,6 +26,7 @@ mod ruleset;
 mod tests;
 
 pub use apply::Nftables;
+pub use listen::Listener;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +43,5 @@ impl Default for Options {
             mark: 1 << 14,
             masquerade_all: false,
         }
-    }
-}
-
-/// The kernel's word for a family.
-const fn kernel_family(family: ferrule_core::model::Family) -> ferrule_kernel::Family {
-    match family {
-        ferrule_core::model::Family::V4 => ferrule_kernel::Family::V4,
-        ferrule_core::model::Family::V6 => ferrule_kernel::Family::V6,
     }
 }

@@ -218,7 +218,6 @@ impl Config {
     }
 
     /// The bit of the packet mark that asks for masquerading in the chosen mode.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the dataplanes ask"))]
     pub fn masquerade_bit(&self) -> i32 {
         match self.mode() {
             Mode::Nftables => self.nftables_masquerade_bit,

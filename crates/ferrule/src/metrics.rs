@@ -330,6 +330,16 @@ impl Metrics {
         self.livez.with_label_values(&[status.as_str()]).inc();
     }
 
+    /// Programming a family failed, as a whole or only what had changed.
+    pub fn sync_failed(&self, family: Family, kind: SyncKind) {
+        // Only the ones that the mode has are shown.
+        self.nftables_sync_failed(family);
+        self.iptables_restore_failed(family);
+        if kind == SyncKind::Partial {
+            self.iptables_partial_restore_failed(family);
+        }
+    }
+
     /// `iptables-restore` failed.
     pub fn iptables_restore_failed(&self, family: Family) {
         self.restore_failures

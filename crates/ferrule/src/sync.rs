@@ -8,6 +8,7 @@
 //! failure in one does not hold up the other, and loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use ferrule_core::desired::{Desired, FamilyDelta, HealthCheck, Totals};
@@ -15,6 +16,7 @@ use ferrule_core::facts::{Facts, Settings};
 use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
+use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Recovery, Scope, Work};
 
 mod pace;
@@ -33,10 +35,6 @@ pub enum Input {
     /// The intervals were changed.
     Limits(Limits),
     /// The kernel was changed by somebody else: look at all of it.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "dataplanes that hear of foreign changes send it")
-    )]
     Doubt(Family),
 }
 
@@ -76,6 +74,27 @@ pub struct Synced<'a> {
     pub totals: Totals,
 }
 
+/// A look at tracked flows after a sync.
+#[derive(Debug)]
+pub struct Cleared {
+    /// Which family.
+    pub family: Family,
+    /// How long it took.
+    pub took: Duration,
+    /// How many flows led nowhere and were removed, or why that is not known.
+    pub result: io::Result<usize>,
+}
+
+/// What programs one family.
+pub struct Backend {
+    /// Which family.
+    pub family: Family,
+    /// Rules.
+    pub dataplane: Box<dyn Dataplane>,
+    /// Tracked flows; none are touched without.
+    pub flows: Option<Flows>,
+}
+
 /// Told what happens, to serve health and metrics. Must not block.
 pub trait Observer: Send {
     /// The lanes begin to work.
@@ -86,6 +105,8 @@ pub trait Observer: Send {
     fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
+    /// Tracked flows were looked at.
+    fn cleared(&mut self, cleared: &Cleared);
     /// Health checks to serve: what changed with a sync that succeeded.
     fn health_checks(
         &mut self,
@@ -110,6 +131,7 @@ const MOST_TRIGGERS: usize = 10_000;
 struct Lane {
     family: Family,
     dataplane: Box<dyn Dataplane>,
+    flows: Option<Flows>,
     pace: Pace,
     delta: FamilyDelta,
     triggers: Vec<SystemTime>,
@@ -132,18 +154,19 @@ pub struct Sync<O> {
 }
 
 impl<O: Observer> Sync<O> {
-    /// Ready to run, with one dataplane per family that this host supports.
+    /// Ready to run, with one backend per family that this host supports.
     pub fn new(
         settings: Settings,
         limits: Limits,
-        dataplanes: Vec<(Family, Box<dyn Dataplane>)>,
+        backends: Vec<Backend>,
         observer: O,
         started: SystemTime,
     ) -> Self {
         let now = clock();
-        let lanes = dataplanes.into_iter().map(|(family, dataplane)| Lane {
-            family,
-            dataplane,
+        let lanes = backends.into_iter().map(|backend| Lane {
+            family: backend.family,
+            dataplane: backend.dataplane,
+            flows: backend.flows,
             pace: Pace::new(limits, now),
             delta: FamilyDelta::default(),
             triggers: Vec::new(),
@@ -305,6 +328,9 @@ impl Lane {
         });
         match result {
             Ok(_) => {
+                if let Some(flows) = &mut self.flows {
+                    clear_flows(flows, &work, observer);
+                }
                 self.whole = false;
                 self.delta = FamilyDelta::default();
                 self.triggers.clear();
@@ -314,6 +340,19 @@ impl Lane {
             Err(error) => self.whole |= error.recovery() == Recovery::Reread,
         }
     }
+}
+
+/// Only now: a flow removed before its rules are right comes back wrong with the next packet.
+fn clear_flows(flows: &mut Flows, work: &Work<'_>, observer: &mut impl Observer) {
+    let begun = clock();
+    let Some(result) = flows.clear(work).transpose() else {
+        return;
+    };
+    observer.cleared(&Cleared {
+        family: work.family,
+        took: clock() - begun,
+        result,
+    });
 }
 
 #[expect(

@@ -290,6 +290,25 @@ mod tests {
     }
 
     #[test]
+    fn ipt_006_ipt_010_restoring_waits_for_the_lock_where_it_can() {
+        let flags = |version: &str| {
+            let programs = Programs {
+                folder: None,
+                family: Family::V4,
+                variant: "",
+            };
+            let version = Version::parse(version);
+            Xt { programs, version }.restore_flags().join(" ")
+        };
+        assert_eq!(
+            flags("iptables v1.8.9 (nf_tables)"),
+            "-w 5 --noflush --counters"
+        );
+        assert_eq!(flags("iptables v1.6.2"), "-w 5 --noflush --counters");
+        assert_eq!(flags("iptables v1.4.21"), "--noflush --counters");
+    }
+
+    #[test]
     fn a_program_that_is_not_there_is_named() {
         let folder = Path::new("/nonexistent");
         let error = Xt::open_in(Some(folder), Family::V6).unwrap_err();

@@ -13,15 +13,16 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 
+use super::canary::Canary;
 use super::diff::{self, Redrawn};
 use super::document::Document;
 use super::installed::Installed;
 use super::isolate::{LastGood, Refused};
 use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
-use super::{Options, kernel_family, names, render};
+use super::{Options, names, render};
 use crate::host::Host;
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work};
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work, kernel_family};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -114,34 +115,9 @@ impl Iptables {
         self.xt.flavour()
     }
 
-    /// Whether what marks our rules is still there: the canaries and the jumps to our chains. When
-    /// it is not, somebody flushed a table, and everything is to be looked at.
-    ///
-    /// # Errors
-    /// It cannot be told, for example while somebody else has the tables locked.
-    pub fn is_intact(&self) -> io::Result<bool> {
-        let list = |table, chain: &str| self.xt.list(table, chain).map_err(io::Error::other);
-        for table in Table::ALL {
-            if list(table, &names::CANARY.to_string())?.is_none() {
-                return Ok(false);
-            }
-        }
-        // A flush that leaves chains alone empties them.
-        for (table, chain) in [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")] {
-            let text = list(table, chain)?.unwrap_or_default();
-            let mut installed = Installed::default();
-            installed.read(table, &text);
-            let jumps = statics::jumps();
-            let ours = jumps
-                .iter()
-                .filter(|(at, from, _)| (*at, *from) == (table, chain));
-            let mut counts =
-                ours.map(|(_, _, rule)| installed.count(table, chain, rule, self.family));
-            if counts.any(|count| count == 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// Watches over the same tables, also from another thread.
+    pub fn canary(&self) -> Canary {
+        Canary::new(self.family, self.xt.clone())
     }
 
     /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.

@@ -14,12 +14,12 @@ use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
 use ferrule_kernel::socket::{Socket, Transport};
 
+use super::Options;
 use super::diff::{self, Ground, Redrawn, Step};
 use super::names::{self, Pick, TABLE};
 use super::render;
 use super::ruleset::{Shares, Statics};
-use super::{Options, kernel_family};
-use crate::{Applied, ApplyError, Dataplane, Scope, Work};
+use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
 const ATTEMPTS: usize = 3;
@@ -45,12 +45,14 @@ struct Written {
 }
 
 impl Nftables {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens a conversation in the network namespace of the calling thread. Nothing is written.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// What the kernel said: it has no nftables, or we have no right to use them.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        Ok(Self::new(family, options, Nft::open()?))
+        let mut nft = Nft::open()?;
+        nft.generation().map_err(said)?;
+        Ok(Self::new(family, options, nft))
     }
 }
 
@@ -63,6 +65,11 @@ impl<T: Transport> Nftables<T> {
             nft,
             written: None,
         }
+    }
+
+    /// The number that the kernel gives our conversation, for telling our changes from others'.
+    pub fn port(&self) -> u32 {
+        self.nft.port()
     }
 
     /// Takes other options; the next [`Dataplane::apply`] looks at everything.
@@ -209,8 +216,5 @@ fn refused(error: BatchError) -> ApplyError {
 }
 
 fn unread(error: RequestError) -> ApplyError {
-    ApplyError::Doubtful(match error {
-        RequestError::Lost(source) | RequestError::Refused { source, .. } => source,
-        other => io::Error::other(other),
-    })
+    ApplyError::Doubtful(said(error))
 }

@@ -15,11 +15,12 @@ use ferrule_kernel::nft::expr::{Found, NAT_FULLY_RANDOM, Reject};
 use ferrule_kernel::nft::{Comment, Element, Expr, Name, Reg, Rule, Value, Verdict, ranges};
 use ipnet::IpNet;
 
+use super::Options;
 use super::diff::Ground;
 use super::names::{self, Container, Door, Pick};
 use super::program;
 use super::ruleset::{Drawing, Ruleset, Statics};
-use super::{Options, kernel_family};
+use crate::kernel_family;
 
 /// Everything that is to be in the table.
 pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {

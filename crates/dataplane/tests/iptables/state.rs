@@ -47,7 +47,7 @@ pub fn agrees_with_fresh(scene: &mut Scene) {
 }
 
 #[test]
-fn what_is_right_already_is_not_written_again() {
+fn ipt_094_what_is_right_already_is_not_written_again() {
     everywhere(|family, flavour| {
         let mut scene = Scene::new(family, flavour);
         everything(&mut scene);
@@ -98,7 +98,7 @@ fn deltas_lead_to_the_same_as_a_fresh_start() {
 }
 
 #[test]
-fn one_endpoint_writes_its_service_and_nothing_else() {
+fn ipt_065_ipt_067_one_endpoint_writes_its_service_and_nothing_else() {
     everywhere(|family, flavour| {
         let a = |x, y| address(family, x, y);
         let mut scene = Scene::new(family, flavour);
@@ -209,9 +209,9 @@ fn ipt_078_a_flush_of_any_table_is_noticed_and_repaired() {
     everywhere(|family, flavour| {
         let mut scene = Scene::new(family, flavour);
         everything(&mut scene);
-        assert!(!scene.dataplane.is_intact().unwrap());
+        assert!(!scene.dataplane.canary().is_intact().unwrap());
         scene.whole();
-        assert!(scene.dataplane.is_intact().unwrap());
+        assert!(scene.dataplane.canary().is_intact().unwrap());
         let before = scene.saved();
         for commands in [
             &["-t nat -F"][..],
@@ -223,10 +223,13 @@ fn ipt_078_a_flush_of_any_table_is_noticed_and_repaired() {
             for command in commands {
                 scene.iptables(command);
             }
-            assert!(!scene.dataplane.is_intact().unwrap(), "{commands:?}");
+            assert!(
+                !scene.dataplane.canary().is_intact().unwrap(),
+                "{commands:?}"
+            );
             assert!(scene.whole() > 0);
             assert_eq!(scene.saved(), before);
-            assert!(scene.dataplane.is_intact().unwrap());
+            assert!(scene.dataplane.canary().is_intact().unwrap());
         }
     });
 }
@@ -332,4 +335,38 @@ fn the_holder_of_a_contested_address_comes_first() {
         assert!(claims[0].contains("demo/b") && claims[1].contains("demo/a"));
         agrees_with_fresh(&mut scene);
     });
+}
+
+/// A setting of the network that the calling thread is in.
+fn setting(name: &str) -> std::path::PathBuf {
+    std::path::Path::new("/proc/sys/net").join(name)
+}
+
+#[test]
+fn ipt_026_localhost_is_routed_where_node_ports_answer_on_it() {
+    for (addresses, wanted) in [(&[][..], "1\n"), (&["192.0.2.0/24"], "0\n")] {
+        in_namespace(move || {
+            let chosen = Settings {
+                node_port_addresses: NodePortAddresses::parse(addresses).unwrap(),
+                ..settings(&["10.1.0.0/16"])
+            };
+            let mut scene = Scene::with(Family::V4, Flavour::Nft, chosen);
+            scene.whole();
+            let value = std::fs::read_to_string(setting("ipv4/conf/all/route_localnet"));
+            assert_eq!(value.unwrap(), wanted);
+        });
+    }
+}
+
+#[test]
+fn ipt_022_a_liberal_kernel_keeps_invalid_packets() {
+    for (liberal, wanted) in [("0", true), ("1", false)] {
+        in_namespace(move || {
+            let file = setting("netfilter/nf_conntrack_tcp_be_liberal");
+            std::fs::write(file, liberal).unwrap();
+            let mut scene = Scene::new(Family::V4, Flavour::Nft);
+            scene.whole();
+            assert_eq!(scene.saved().contains("--ctstate INVALID"), wanted);
+        });
+    }
 }

@@ -42,8 +42,8 @@ pub struct ServiceHealth {
     addresses: BTreeSet<IpAddr>,
     wanted: BTreeMap<ServiceKey, HealthCheck>,
     instances: BTreeMap<ServiceKey, Instance>,
-    /// Wanted, but some address could not be had.
-    refused: BTreeSet<ServiceKey>,
+    /// To be looked at with the next change: an address could not be had, or is new.
+    unsettled: BTreeSet<ServiceKey>,
 }
 
 /// A port that could not be had: an event on the Service.
@@ -88,7 +88,7 @@ impl ServiceHealth {
             addresses: everywhere(family),
             wanted: BTreeMap::new(),
             instances: BTreeMap::new(),
-            refused: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
         }
     }
 
@@ -99,7 +99,7 @@ impl ServiceHealth {
 
     /// Takes what became different, tries again what failed before, and returns what fails now.
     pub fn apply(&mut self, changes: BTreeMap<ServiceKey, Option<HealthCheck>>) -> Vec<Refusal> {
-        let mut concerned = std::mem::take(&mut self.refused);
+        let mut concerned = std::mem::take(&mut self.unsettled);
         for (service, check) in changes {
             concerned.insert(service.clone());
             match check {
@@ -110,9 +110,10 @@ impl ServiceHealth {
         self.settle(&concerned)
     }
 
-    /// Takes what this node's addresses are now. Ports on addresses that stay are not touched.
-    /// `local` is `None` when they could not be listed: then every address is meant.
-    pub fn listen_on(&mut self, node_ports: &NodePorts, local: Option<&[IpAddr]>) -> Vec<Refusal> {
+    /// Takes what this node's addresses are now; the next [`ServiceHealth::apply`] makes it so.
+    /// Ports on addresses that stay are not touched. `local` is `None` when they could not be
+    /// listed: then every address is meant.
+    pub fn listen_on(&mut self, node_ports: &NodePorts, local: Option<&[IpAddr]>) {
         let addresses = match (node_ports, local) {
             (NodePorts::All, _) | (_, None) => everywhere(self.family),
             (_, Some(local)) => node_ports
@@ -121,13 +122,15 @@ impl ServiceHealth {
                 .filter(|ip| !is_link_local(*ip))
                 .collect(),
         };
-        if addresses == self.addresses {
-            return Vec::new();
+        if addresses != self.addresses {
+            self.addresses = addresses;
+            self.unsettled.extend(self.wanted.keys().cloned());
         }
-        self.addresses = addresses;
-        self.refused.clear();
-        let all = self.wanted.keys().cloned().collect();
-        self.settle(&all)
+    }
+
+    /// Whether no Service wants a port, so that addresses do not matter.
+    pub fn is_idle(&self) -> bool {
+        self.wanted.is_empty()
     }
 
     /// Makes what is open equal to what is wanted, for these Services.
@@ -152,7 +155,7 @@ impl ServiceHealth {
                         self.node_name
                     ),
                 });
-                self.refused.insert(service.clone());
+                self.unsettled.insert(service.clone());
             }
         }
         refusals

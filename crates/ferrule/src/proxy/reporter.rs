@@ -1,7 +1,7 @@
 //! Tells the world what sync does: health, metrics, logs, events, systemd.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use ferrule_core::desired::HealthCheck;
@@ -19,7 +19,7 @@ use crate::health::services::{self, Refusal, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
 use crate::moment::{Clock, Moment};
-use crate::sync::{Observer, Synced};
+use crate::sync::{Cleared, Observer, Synced};
 use crate::systemd;
 use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
 
@@ -32,11 +32,15 @@ pub struct Reporter {
     pub host: Host,
     /// `NOTIFY_SOCKET`, until systemd was told.
     pub systemd: Option<String>,
+    /// What to do once every family was programmed.
+    pub when_programmed: Option<Box<dyn FnOnce() + Send>>,
     /// Families that were not programmed yet.
     pub unprogrammed: BTreeSet<Family>,
-    /// For settings that cannot be right.
-    pub config: Config,
+    /// The configuration in force, for settings that cannot be right.
+    pub config: Arc<RwLock<Config>>,
     pub supported: Vec<Family>,
+    /// Settings were looked at.
+    pub checked: bool,
     /// Complaints that were logged, so that each is logged once.
     pub complained: Vec<Complaint>,
     /// Ends the program.
@@ -80,7 +84,9 @@ impl Reporter {
 
     /// Looks whether the settings can be right on this Node.
     fn check(&mut self, node: &Node) {
-        let complaints = checks::complaints(&self.config, &self.supported, node);
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let complaints = checks::complaints(&config, &self.supported, node);
+        drop(config);
         for complaint in &complaints {
             if self.complained.contains(complaint) {
                 continue;
@@ -97,10 +103,18 @@ impl Reporter {
             }
         }
         self.complained = complaints;
+        self.checked = true;
     }
 
     /// Every family was programmed once.
     fn is_ready(&mut self) {
+        if let Some(next) = self.when_programmed.take() {
+            next();
+        }
+        if !self.checked {
+            // There is no Node to compare with, but much shows without one.
+            self.check(&Node::default());
+        }
         let Some(socket) = self.systemd.take() else {
             return;
         };
@@ -152,6 +166,7 @@ impl Observer for Reporter {
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {
+                self.metrics.sync_failed(family, kind);
                 let err = whole(error);
                 tracing::error!(ipFamily = %family, err, "Failed to program the kernel; the last good state stays and it is tried again");
                 return;
@@ -173,16 +188,27 @@ impl Observer for Reporter {
         }
     }
 
+    fn cleared(&mut self, cleared: &Cleared) {
+        let Cleared { family, took, .. } = *cleared;
+        match &cleared.result {
+            Ok(deleted) => {
+                self.metrics
+                    .observe_conntrack(family, took, *deleted as u64);
+                info_v!(4, ipFamily = %family, entries = deleted, elapsed = ?took, "Looked for stale UDP flows");
+            }
+            Err(error) => {
+                let err = whole(error);
+                tracing::error!(ipFamily = %family, err, "Cannot remove stale UDP flows; it is tried again with the next change");
+            }
+        }
+    }
+
     fn health_checks(
         &mut self,
         family: Family,
         changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
         facts: &Facts,
     ) {
-        let local = match facts.node_ports {
-            NodePorts::All => None,
-            NodePorts::Within(_) | NodePorts::Nowhere => self.host.addresses().ok(),
-        };
         let Some(ports) = self
             .service_health
             .iter_mut()
@@ -190,8 +216,15 @@ impl Observer for Reporter {
         else {
             return;
         };
-        let mut refusals = ports.listen_on(&facts.node_ports, local.as_deref());
-        refusals.extend(ports.apply(changes.clone()));
+        if ports.is_idle() && changes.is_empty() {
+            return;
+        }
+        let local = match facts.node_ports {
+            NodePorts::All => None,
+            NodePorts::Within(_) | NodePorts::Nowhere => self.host.addresses().ok(),
+        };
+        ports.listen_on(&facts.node_ports, local.as_deref());
+        let refusals = ports.apply(changes.clone());
         self.refused(refusals);
     }
 

@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ferrule_core::model::Family;
-use ferrule_dataplane::Dataplane;
 use ferrule_dataplane::host::{self, Host};
 use jiff::tz::TimeZone;
 use tokio::runtime::{self, Handle};
 use tokio::sync::mpsc;
 
 use super::cluster::Cluster;
-use super::dataplanes;
+use super::dataplanes::{self, Dataplanes};
 use super::reload::{self, Order};
 use super::reporter::{Reporter, whole};
 use super::servers::{self, Servers};
@@ -58,7 +57,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         .into_iter()
         .filter(|family| host.supports(*family))
         .collect();
-    let dataplanes = dataplanes::open(options, &families)?;
+    let dataplanes = Dataplanes::open(options, &families)?;
     if !options.dry_run {
         prepare(&host, &options.config)?;
     }
@@ -90,7 +89,7 @@ impl<'a> Program<'a> {
         options: &'a Options,
         host: Host,
         families: &[Family],
-        dataplanes: Vec<(Family, Box<dyn Dataplane>)>,
+        dataplanes: Dataplanes,
     ) -> anyhow::Result<Self> {
         let config = &options.config;
         let node_name = options.node_name.clone()?;
@@ -124,6 +123,16 @@ impl<'a> Program<'a> {
         let host_name = super::os_hostname()?;
         let cluster = Cluster::open(options, &node_name, host_name.trim(), &metrics, &sender)?;
         let name = node_name.as_str().into();
+        let (own, doubts) = (dataplanes.own, sender.clone());
+        let when_programmed = move || {
+            if own.is_empty() {
+                return;
+            }
+            if let Err(error) = dataplanes::listen(own, doubts) {
+                let err = whole(&error);
+                tracing::error!(err, "Changes that others make to the rules go unnoticed");
+            }
+        };
         let reporter = Reporter {
             service_health: Reporter::service_health(
                 &runtime,
@@ -137,16 +146,24 @@ impl<'a> Program<'a> {
             recorder: cluster.recorder.clone(),
             host,
             systemd: notify_socket(),
+            when_programmed: Some(Box::new(when_programmed)),
             unprogrammed: families.iter().copied().collect(),
             told: BTreeSet::new(),
-            config: config.clone(),
+            config: shared.clone(),
+            checked: false,
             supported: families.to_vec(),
             complained: Vec::new(),
             fatal: cluster.fail.clone(),
         };
         let settings = config.settings(&options.gates);
         let started = Moment::now().wall.into();
-        let sync = Sync::new(settings, limits(config), dataplanes, reporter, started);
+        let sync = Sync::new(
+            settings,
+            limits(config),
+            dataplanes.backends,
+            reporter,
+            started,
+        );
         let mut channel = Channel::new(receiver, runtime);
         let thread = thread::Builder::new()
             .name("sync".to_owned())

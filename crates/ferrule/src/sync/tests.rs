@@ -72,6 +72,10 @@ impl Observer for Diary {
         ));
     }
 
+    fn cleared(&mut self, cleared: &Cleared) {
+        self.note(format!("cleared {} {:?}", cleared.family, cleared.result));
+    }
+
     fn health_checks(
         &mut self,
         family: Family,
@@ -162,6 +166,14 @@ fn key(name: &str) -> PortKey {
 }
 
 /// Runs the inputs through both families without any rest.
+fn backend(family: Family, script: &Script) -> Backend {
+    Backend {
+        family,
+        dataplane: Box::new(Recorder(script.clone())),
+        flows: None,
+    }
+}
+
 fn run(script: &Script, inputs: Vec<Next>) -> Diary {
     let limits = Limits {
         min: Duration::ZERO,
@@ -169,14 +181,7 @@ fn run(script: &Script, inputs: Vec<Next>) -> Diary {
         max: Duration::from_hours(1),
     };
     let diary = Diary::default();
-    let dataplanes = Family::ALL
-        .map(|family| {
-            (
-                family,
-                Box::new(Recorder(script.clone())) as Box<dyn Dataplane>,
-            )
-        })
-        .into();
+    let dataplanes = Family::ALL.map(|family| backend(family, script)).into();
     let sync = Sync::new(
         Settings::default(),
         limits,
@@ -293,11 +298,10 @@ fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
         max: Duration::from_hours(1),
     };
     let diary = Diary::default();
-    let dataplane: Box<dyn Dataplane> = Box::new(Recorder(script.clone()));
     let sync = Sync::new(
         Settings::default(),
         limits,
-        vec![(Family::V4, dataplane)],
+        vec![backend(Family::V4, &script)],
         diary.clone(),
         SystemTime::UNIX_EPOCH,
     );

@@ -99,7 +99,7 @@ fn flows_that_were_not_asked_for_are_left_out() {
 }
 
 #[test]
-fn after_five_interruptions_what_was_read_must_do() {
+fn core_112_after_five_interruptions_what_was_read_must_do() {
     let (script, mut conntrack) = start();
     for _ in 0..5 {
         script.answer(Answer::Interrupt(vec![described(&flow())]));

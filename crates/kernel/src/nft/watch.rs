@@ -6,10 +6,12 @@
 //! While somebody listens the kernel describes every element of every transaction, and what is not
 //! read in time is lost: then [`Event::Missed`] says that anything may have happened.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use super::batch::NFGEN;
 use super::object::Object;
 use super::uapi::{GROUP_NFTABLES, msg};
 use crate::Family;
@@ -66,6 +68,43 @@ impl Watch {
             Heard::Datagram(datagram) => read(datagram),
         })
     }
+
+    /// The families in which somebody changed a table of this name, other than by the sockets
+    /// `own`. All of them when something was lost; none if nothing happens for so long.
+    ///
+    /// What exactly was changed is not looked at, so that it costs little to hear of one's own
+    /// changes.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn others(
+        &mut self,
+        table: &str,
+        own: &[u32],
+        patience: Duration,
+    ) -> io::Result<BTreeSet<Family>> {
+        Ok(match self.socket.listen(patience)? {
+            Heard::Nothing => BTreeSet::new(),
+            Heard::Missed => BTreeSet::from([Family::V4, Family::V6]),
+            Heard::Datagram(datagram) => messages(datagram)
+                .filter_map(Result::ok)
+                .filter(|message| !own.contains(&message.port) && is_about(message, table))
+                .filter_map(|message| Family::from_number(*message.body.first()?))
+                .collect(),
+        })
+    }
+}
+
+/// Every object names its table in its first kind of attribute; only generations have none.
+fn is_about(message: &Message<'_>, table: &str) -> bool {
+    const TABLE: u16 = 1;
+    let Ok(attributes) = message.attributes(NFGEN) else {
+        return false;
+    };
+    message.kind != msg::NEWGEN
+        && attributes
+            .filter_map(Result::ok)
+            .any(|attribute| attribute.kind == TABLE && attribute.text() == table)
 }
 
 impl AsFd for Watch {

@@ -38,7 +38,8 @@ impl Bench {
 
     fn listen_on(&mut self, local: &[IpAddr]) -> Vec<Refusal> {
         let loopback = NodePorts::Within(Box::new(["127.0.0.0/8".parse().unwrap()]));
-        self.health.listen_on(&loopback, Some(local))
+        self.health.listen_on(&loopback, Some(local));
+        self.health.apply(BTreeMap::new())
     }
 
     fn apply(&mut self, name: &str, check: Option<(u16, usize)>) -> Vec<Refusal> {
@@ -297,14 +298,16 @@ fn single_addresses_give_way_to_the_wildcard_and_come_back() {
     let port = free_port("0.0.0.0");
     bench.apply("lb1", Some((port, 1)));
     assert!(refuses((OTHER, port).into()));
-    assert_eq!(bench.health.listen_on(&NodePorts::All, Some(&[LOCAL])), []);
+    bench.health.listen_on(&NodePorts::All, Some(&[LOCAL]));
+    assert_eq!(bench.health.apply(BTreeMap::new()), []);
     assert_eq!(status_at(OTHER, port), "200");
     assert_eq!(bench.listen_on(&[LOCAL]), []);
     assert!(refuses((OTHER, port).into()));
     assert_eq!(status_at(LOCAL, port), "200");
     let nowhere = NodePorts::Within(Box::default());
+    bench.health.listen_on(&nowhere, None);
     assert_eq!(
-        bench.health.listen_on(&nowhere, None),
+        bench.health.apply(BTreeMap::new()),
         [],
         "addresses that cannot be listed mean all of them"
     );

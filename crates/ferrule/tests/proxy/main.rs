@@ -1,185 +1,25 @@
-//! `ferrule proxy` as a node runs it: real sockets, real files, real signals. Nothing is written to
-//! the kernel.
+//! `ferrule proxy` as a node runs it: real sockets, real files, real signals. Only
+//! [`rules`] writes to the kernel, to one of its own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests run the program")]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod rules;
+mod support;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
 
-/// Far longer than anything takes; only a failing test waits so long.
-const LONG: Duration = Duration::from_secs(30);
-
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
-}
-
-fn ferrule() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_ferrule"))
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
-/// Waits until something holds.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < LONG, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The answer to a GET, if anybody answers.
-fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(LONG)).unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
-fn status(answer: &str) -> &str {
-    answer.split(' ').nth(1).unwrap_or("")
-}
-
-fn body(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
-}
-
-/// A running proxy; ended when dropped.
-struct Proxy {
-    child: Child,
-    health: SocketAddr,
-    metrics: SocketAddr,
-    log: PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Proxy {
-    /// Starts with the example manifests and these arguments more.
-    fn start(extra: &[&str]) -> Self {
-        let health = free_address();
-        let metrics = free_address();
-        let addresses = [
-            format!("--healthz-bind-address={health}"),
-            format!("--metrics-bind-address={metrics}"),
-        ];
-        let mut command = ferrule();
-        command
-            .arg("proxy")
-            .args(addresses)
-            .arg("--hostname-override=node-a")
-            .args(extra);
-        Self::spawn(command, health, metrics)
-    }
-
-    /// Starts with a configuration file.
-    fn with_config(file: &Path, health: SocketAddr, metrics: SocketAddr) -> Self {
-        let mut command = ferrule();
-        command
-            .arg("proxy")
-            .arg("--hostname-override=node-a")
-            .arg("--config")
-            .arg(file);
-        Self::spawn(command, health, metrics)
-    }
-
-    fn spawn(mut command: Command, health: SocketAddr, metrics: SocketAddr) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        let child = command
-            .args(["--dry-run", "--manifests"])
-            .arg(examples())
-            .stderr(fs::File::create(&log).unwrap())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self {
-            child,
-            health,
-            metrics,
-            log,
-            _folder: folder,
-        }
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Waits for an answer with this status.
-    fn wait_for(&self, address: SocketAddr, path: &str, wanted: &str) -> String {
-        until(&format!("{path} answers {wanted}\n{}", self.log()), || {
-            get(address, path).filter(|answer| status(answer) == wanted)
-        })
-    }
-
-    fn ready(&self) -> &Self {
-        self.wait_for(self.health, "/readyz", "200");
-        self
-    }
-
-    fn metric(&self, line: &str) -> Option<String> {
-        let answer = get(self.metrics, "/metrics")?;
-        body(&answer)
-            .lines()
-            .find(|text| text.starts_with(line))
-            .map(ToOwned::to_owned)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-
-    fn wait(&mut self) -> ExitStatus {
-        let what = format!("the program ends\n{}", self.log());
-        until(&what, || self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-fn fails(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output: Output = ferrule().arg("proxy").args(arguments).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
-}
+use support::*;
 
 #[test]
 fn health_readiness_and_metrics_are_served_over_real_sockets() {
@@ -271,7 +111,7 @@ fn core_055_sigterm_ends_it_as_the_first_process_of_a_container_too() {
         .arg("--hostname-override=node-a")
         .arg(format!("--healthz-bind-address={health}"))
         .arg(format!("--metrics-bind-address={}", free_address()));
-    let mut proxy = Proxy::spawn(command, health, health);
+    let mut proxy = Proxy::spawn_dry(command, health, health);
     proxy.ready();
     // The one child of `unshare` is process 1 in there.
     let unshare = proxy.child.id();
@@ -396,7 +236,7 @@ fn systemd_is_told_when_everything_is_programmed() {
         .arg("--hostname-override=node-a")
         .arg(format!("--healthz-bind-address={health}"))
         .arg(format!("--metrics-bind-address={metrics}"));
-    let _proxy = Proxy::spawn(command, health, metrics);
+    let _proxy = Proxy::spawn_dry(command, health, metrics);
     let mut message = [0; 64];
     let length = listener.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"READY=1");
@@ -432,7 +272,7 @@ fn core_065_a_port_in_use_is_fatal_only_with_hard_fail() {
         .arg("--hostname-override=node-a")
         .arg(health)
         .arg(format!("--metrics-bind-address={elsewhere}"));
-    let proxy = Proxy::spawn(command, address, elsewhere);
+    let proxy = Proxy::spawn_dry(command, address, elsewhere);
     proxy.wait_for(elsewhere, "/healthz", "200");
     until("the failure is logged", || {
         proxy.log().contains("address already in use").then_some(())

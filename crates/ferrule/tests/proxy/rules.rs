@@ -1,0 +1,186 @@
+//! What the program writes to the kernel, and how it stays right.
+
+use std::path::Path;
+use std::process::Command;
+
+use ferrule_kernel::netns;
+
+use super::support::*;
+
+/// Runs a test in a network of its own.
+fn in_namespace(test: impl FnOnce() + Send) {
+    netns::isolated(|| {
+        run("ip", &["link", "set", "lo", "up"]);
+        test();
+    })
+    .unwrap_or_else(|error| panic!("no network namespace; run as root: {error}"));
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// All tables, in the order of their names.
+fn ruleset() -> String {
+    let listed = run("nft", &["-s", "list", "ruleset"]);
+    let mut tables: Vec<&str> = listed.split_inclusive("\n}\n").collect();
+    tables.sort_unstable();
+    tables.concat()
+}
+
+fn start(extra: &[&str]) -> Proxy {
+    let proxy = Proxy::with_rules(&examples(), extra);
+    proxy.ready();
+    proxy
+}
+
+/// Steps written so far in both families.
+fn steps(proxy: &Proxy) -> u64 {
+    ["IPv4", "IPv6"]
+        .iter()
+        .map(|family| {
+            let line = format!("ferrule_sync_steps_total{{ip_family=\"{family}\"}} ");
+            let line = until("steps are counted", || proxy.metric(&line));
+            line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
+    in_namespace(|| {
+        let mut first = start(&[]);
+        assert!(steps(&first) > 100);
+        let rules = ruleset();
+        assert!(rules.contains("shop/checkout:https"), "{rules}");
+        first.signal("TERM");
+        first.wait();
+        assert_eq!(ruleset(), rules);
+
+        let mut second = start(&[]);
+        assert_eq!(steps(&second), 0);
+        second.signal("KILL");
+        second.wait();
+        let third = start(&[]);
+        assert_eq!(steps(&third), 0);
+        assert_eq!(ruleset(), rules);
+    });
+}
+
+#[test]
+fn what_others_do_to_our_rules_is_undone() {
+    in_namespace(|| {
+        let proxy = start(&["--iptables-min-sync-period=0s"]);
+        let rules = ruleset();
+        let healed = |what: &str| {
+            until(&format!("healed after {what}"), || {
+                (ruleset() == rules).then_some(())
+            });
+        };
+        for command in [
+            "flush ruleset",
+            "delete table ip kube-proxy",
+            "delete table ip6 kube-proxy",
+            "flush chain ip kube-proxy services",
+            "delete element ip kube-proxy service-ips { 10.96.0.53 . udp . 53 }",
+            "add rule ip kube-proxy services drop",
+            "add element ip kube-proxy cluster-ips { 10.96.9.9 }",
+            "add chain ip kube-proxy somebody-elses",
+        ] {
+            run("nft", &command.split(' ').collect::<Vec<_>>());
+            healed(command);
+        }
+        let written = steps(&proxy);
+        // A table of somebody else's is none of our business.
+        run("nft", &["add", "table", "ip", "filter"]);
+        run("nft", &["delete", "table", "ip", "filter"]);
+        assert_eq!(steps(&proxy), written);
+    });
+}
+
+#[test]
+fn cleanup_removes_the_tables_without_an_api_server() {
+    in_namespace(|| {
+        let mut proxy = start(&[]);
+        proxy.signal("TERM");
+        proxy.wait();
+        run("nft", &["add", "table", "ip", "somebody-elses"]);
+        assert!(ruleset().contains("table ip6 kube-proxy"));
+        let (code, _, err) = fails(&["--cleanup", "--proxy-mode=nftables"]);
+        assert_eq!(code, Some(0), "{err}");
+        assert_eq!(ruleset().trim(), "table ip somebody-elses {\n}");
+        let (code, _, err) = fails(&["--cleanup"]);
+        assert_eq!(code, Some(0), "twice is as good as once: {err}");
+    });
+}
+
+#[test]
+fn core_016_init_only_prepares_and_writes_no_rules() {
+    in_namespace(|| {
+        let mut arguments = vec!["--init-only", "--proxy-mode=nftables"];
+        arguments.extend(UNTOUCHED);
+        let (code, _, err) = fails(&arguments);
+        assert_eq!(code, Some(0), "{err}");
+        assert!(
+            err.contains("System initialized and --init-only specified"),
+            "{err}"
+        );
+        assert_eq!(ruleset(), "");
+    });
+}
+
+#[test]
+fn without_the_right_to_change_rules_it_says_so_and_exits_1() {
+    in_namespace(|| {
+        for errand in ["--init-only", "--cleanup"] {
+            let output = Command::new("setpriv")
+                .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
+                .arg(env!("CARGO_BIN_EXE_ferrule"))
+                .args(["proxy", "--proxy-mode=nftables", errand])
+                .args(UNTOUCHED)
+                .output()
+                .unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{err}");
+            assert!(err.contains("needs CAP_NET_ADMIN"), "{err}");
+        }
+    });
+}
+
+#[test]
+fn a_changed_manifest_is_programmed_and_a_broken_one_changes_nothing() {
+    in_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(examples()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+        }
+        let proxy = Proxy::with_rules(folder.path(), &["--iptables-min-sync-period=0s"]);
+        proxy.ready();
+        let services = folder.path().join("services.yaml");
+        let text = std::fs::read_to_string(&services).unwrap();
+        replace(&services, &text.replace("10.96.0.20", "10.96.0.77"));
+        until("the new address is there", || {
+            ruleset().contains("10.96.0.77").then_some(())
+        });
+        let rules = ruleset();
+        assert!(!rules.contains("10.96.0.20 "), "{rules}");
+        replace(&services, "kind: Service\nmetadata: [");
+        until("the fault is told", || {
+            proxy
+                .log()
+                .contains("the last good ones stay")
+                .then_some(())
+        });
+        assert_eq!(ruleset(), rules);
+    });
+}
+
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
