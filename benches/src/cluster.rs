@@ -39,11 +39,16 @@ pub fn service(n: u32) -> Service {
     }
 }
 
+/// The slice of Service `n` in its `edition`, with [`ENDPOINTS`].
+pub fn slice(n: u32, edition: u32) -> Slice {
+    slice_with(n, edition, ENDPOINTS)
+}
+
 /// The slice of Service `n` in its `edition`: each edition has one other endpoint, and every
 /// second one has one endpoint more.
-pub fn slice(n: u32, edition: u32) -> Slice {
-    let first = n * (ENDPOINTS + 1);
-    let count = ENDPOINTS + edition % 2;
+pub fn slice_with(n: u32, edition: u32, endpoints: u32) -> Slice {
+    let first = n * (endpoints + 1);
+    let count = endpoints + edition % 2;
     let endpoints = (0..count).map(|i| {
         // One endpoint in fifty is ours, as on a node of a mid-sized cluster.
         let local = (first + i).is_multiple_of(50);
@@ -84,8 +89,13 @@ pub fn put(object: Object) -> Event {
     }
 }
 
-/// The whole life of a cluster up to its complete first lists.
+/// The whole life of a cluster up to its complete first lists, with [`ENDPOINTS`].
 pub fn events(services: u32) -> impl Iterator<Item = Event> {
+    events_with(services, ENDPOINTS)
+}
+
+/// The whole life of a cluster up to its complete first lists.
+pub fn events_with(services: u32, endpoints: u32) -> impl Iterator<Item = Event> {
     let list = |kind, objects: Vec<Event>| {
         std::iter::once(Event::Listing(kind))
             .chain(objects)
@@ -95,7 +105,7 @@ pub fn events(services: u32) -> impl Iterator<Item = Event> {
         .map(|n| put(Object::Service(service(n))))
         .collect();
     let slices = (0..services)
-        .map(|n| put(Object::Slice(slice(n, 0))))
+        .map(|n| put(Object::Slice(slice_with(n, 0, endpoints))))
         .collect();
     list(Kind::Node, Vec::new())
         .chain(list(Kind::Service, all))

@@ -12,11 +12,25 @@
 mod check;
 mod cluster;
 mod core;
+mod floor;
+mod memory;
+mod nftables;
 mod paths;
 mod spread;
 
 #[global_allocator]
 static ALLOCATOR: peak_alloc::PeakAlloc = peak_alloc::PeakAlloc;
+
+const FULL: nftables::Extent = nftables::Extent {
+    sizes: &[100, 1_000, 10_000, 50_000],
+    wholes: 7,
+    changes: 2_000,
+};
+const QUICK: nftables::Extent = nftables::Extent {
+    sizes: &[100, 1_000, 10_000],
+    wholes: 3,
+    changes: 400,
+};
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,11 +38,19 @@ fn main() -> std::process::ExitCode {
     match words[..] {
         ["core"] => core::run(&[100, 1_000, 10_000, 50_000], 7, 2_000),
         ["core", "--quick"] => core::run(&[100, 1_000, 10_000], 3, 500),
+        ["nftables"] => return code(nftables::run(&FULL).map_err(|error| error.to_string())),
+        ["nftables", "--quick"] => {
+            return code(nftables::run(&QUICK).map_err(|error| error.to_string()));
+        }
+        ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
         ["check"] => return code(check::run(false)),
         ["check", "--renew"] => return code(check::run(true)),
         ["path", name] => return code(check::run_path(name)),
         _ => {
-            println!("usage: ferrule-bench core [--quick] | check [--renew] | path NAME");
+            println!(
+                "usage: ferrule-bench core [--quick] | nftables [--quick] | memory \
+                 | check [--renew] | path NAME"
+            );
             return std::process::ExitCode::FAILURE;
         }
     }

@@ -10,6 +10,7 @@
 )]
 
 mod deny;
+mod lab;
 mod run;
 mod test;
 mod tools;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
+        Verb::Lab { words } => lab::lab(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,12 +48,23 @@ struct Cli {
 enum Verb {
     /// Runs every check that a change must pass; CI runs exactly this.
     ///
-    /// In order: tools, formatting, clippy, dependency rules, tests, doc tests, documentation.
+    /// In order: tools, formatting, clippy, dependency rules, documentation, stories in the lab,
+    /// tests.
     /// Stops at the first failure. Missing tools are installed first, which takes a few minutes
     /// once.
     Test(test::Options),
     /// Formats the code and checks headers, documents and the parity table. Takes seconds.
     Tidy,
+    /// A real cluster in namespaces: `up`, `down`, `status`, `test [STORY]...`, `--help`.
+    ///
+    /// Needs root and `go`. Kubernetes' own programs are built from source once, which takes about
+    /// ten minutes.
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Measures cost and growth.
     Bench {
         #[command(subcommand)]
@@ -67,6 +80,14 @@ enum Subject {
         #[arg(long)]
         quick: bool,
     },
+    /// Mode nftables on the real kernel: everything at once, one changed endpoint, restart, memory.
+    ///
+    /// Runs in network namespaces of its own; who is not root gets a user namespace first.
+    Nftables {
+        /// Smaller clusters and fewer rounds, and not the program's memory.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Counts instructions of the paths that matter and compares them with the recorded ones.
     Check {
         /// Records what is now.
@@ -78,6 +99,7 @@ enum Subject {
 fn bench(subject: &Subject) -> Result<()> {
     let arguments = match subject {
         Subject::Core { quick } => ["core"].into_iter().chain(quick.then_some("--quick")),
+        Subject::Nftables { quick } => return bench_nftables(*quick),
         Subject::Check { renew } => {
             tools::ensure(&[])?;
             ["check"].into_iter().chain(renew.then_some("--renew"))
@@ -86,18 +108,37 @@ fn bench(subject: &Subject) -> Result<()> {
     bench_with(arguments)
 }
 
+const BENCH: [&str; 7] = [
+    "run",
+    "--profile",
+    "bench",
+    "--locked",
+    "-p",
+    "ferrule-bench",
+    "--",
+];
+
 /// Runs the program that measures.
 pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
-    let cargo = [
-        "run",
-        "--profile",
-        "bench",
-        "--locked",
-        "-p",
-        "ferrule-bench",
-        "--",
-    ];
-    run::cargo(cargo.into_iter().chain(arguments))
+    run::cargo(BENCH.into_iter().chain(arguments))
+}
+
+fn bench_nftables(quick: bool) -> Result<()> {
+    tools::ensure(&[])?;
+    let measure = |arguments: &[&'static str]| {
+        let cargo = BENCH.into_iter().chain(arguments.iter().copied());
+        if tools::is_root() {
+            return run::cargo(cargo);
+        }
+        let root = ["--map-root-user", "--net", "cargo"];
+        run::program("unshare", root.into_iter().chain(cargo), &[])
+    };
+    if quick {
+        return measure(&["nftables", "--quick"]);
+    }
+    measure(&["nftables"])?;
+    run::cargo(["build", "--release", "--locked", "-p", "ferrule"])?;
+    measure(&["memory"])
 }
 
 #[cfg(test)]
@@ -109,6 +150,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_word_after_lab_goes_to_the_lab() {
+        let cli = Cli::try_parse_from(["xtask", "lab", "test", "--worlds=x", "--help"]);
+        let Verb::Lab { words } = cli.unwrap().verb else {
+            panic!("another verb")
+        };
+        assert_eq!(words, ["test", "--worlds=x", "--help"]);
     }
 
     #[test]

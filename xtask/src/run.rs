@@ -63,6 +63,11 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// Whether this is CI, where a step that cannot run is a failure.
+pub(crate) fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty())
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "headings show how long a step took"

@@ -6,11 +6,12 @@
 use anyhow::{Context, Result};
 
 use crate::run;
-use crate::{deny, tools};
+use crate::{deny, lab, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Leaves out dependency rules, documentation and instruction counts, for the loop while writing.
+    /// Leaves out dependency rules, documentation, instruction counts and stories, for the loop
+    /// while writing.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Goes to `cargo nextest run` as is, e.g. `-- core_079` for the tests with that in their name.
@@ -68,6 +69,11 @@ pub(crate) fn all(options: &Options) -> Result<()> {
     }
     if !options.quick {
         step("instruction counts", &|| done(crate::bench_with(["check"])))?;
+    }
+    if options.quick || !options.nextest.is_empty() {
+        skipped_by_choice("stories");
+    } else {
+        step("stories", &lab::stories)?;
     }
     // Last, so that the count of tests is the last thing to read.
     step("tests", &|| {
@@ -127,6 +133,10 @@ fn step(name: &str, work: &dyn Fn() -> Result<Outcome>, skipped: &mut Vec<String
         }
     }
     Ok(())
+}
+
+fn skipped_by_choice(name: &str) {
+    println!("== {name}\n   left out, as asked\n");
 }
 
 fn done(result: Result<()>) -> Result<Outcome> {

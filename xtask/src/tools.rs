@@ -18,6 +18,10 @@ const DEBIAN: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     // Counts instructions.
     ("valgrind", "valgrind"),
+    // The lab: where a control plane keeps its state, a key it insists on, what kube-proxy runs.
+    ("etcd", "etcd-server"),
+    ("openssl", "openssl"),
+    ("iptables", "iptables"),
 ];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its
@@ -85,6 +89,17 @@ fn satisfies(found: &str, wanted: &str) -> bool {
     }
 }
 
+/// The compiler for Kubernetes' own programs. Debian's is too old to be installed for it.
+pub(crate) fn go() -> Result<()> {
+    if run::find("go").is_none() {
+        bail!(
+            "`go` is missing: the lab builds kube-apiserver, kube-controller-manager and \
+             kube-proxy with it; lab/go.mod says which version, https://go.dev/doc/install how"
+        );
+    }
+    Ok(())
+}
+
 /// rustfmt and clippy: rustup reads rust-toolchain.toml and brings both; other installations
 /// may not have them.
 fn components() -> Result<()> {
@@ -94,6 +109,11 @@ fn components() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether packages can be installed and networks made without asking.
+pub(crate) fn is_root() -> bool {
+    run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0")
 }
 
 fn debian() -> Result<()> {
@@ -110,8 +130,7 @@ fn debian() -> Result<()> {
     packages.dedup();
 
     println!("   missing: {}", programs.join(", "));
-    let root = run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0");
-    if !root || run::find("apt-get").is_none() {
+    if !is_root() || run::find("apt-get").is_none() {
         bail!(
             "install {} first; on Debian: sudo apt-get install {}",
             programs.join(", "),

@@ -24,9 +24,12 @@ mod render;
 mod ruleset;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use apply::Nftables;
+pub use ferrule_kernel::nft::text::Unsayable;
 pub use listen::Listener;
+pub use text::text;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

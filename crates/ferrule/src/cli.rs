@@ -7,6 +7,8 @@ use ferrule_core::facts::NodePortAddresses;
 use ferrule_core::model::{Family, parse_cidr};
 use ipnet::IpNet;
 
+use crate::config::Mode;
+
 /// Makes every Kubernetes Service address work on this node.
 #[derive(Debug, Parser)]
 #[command(name = "ferrule", version, max_term_width = 100)]
@@ -28,11 +30,16 @@ pub enum Verb {
     /// Reads the cluster from files, changes nothing, and needs no privileges. Parts of the input
     /// that make no sense are left out and reported on standard error.
     Desired(DesiredArgs),
+    /// Print what would be programmed into the kernel of one node
+    ///
+    /// For mode nftables this is a file for `nft -f`, which replaces the table of kube-proxy.
+    /// Reads the cluster from files, changes nothing, and needs no privileges.
+    Render(RenderArgs),
 }
 
-/// Arguments of `ferrule desired`.
+/// The cluster and the settings that all of these verbs look at.
 #[derive(Debug, Args)]
-pub struct DesiredArgs {
+pub struct ClusterArgs {
     /// File or folder of YAML or JSON: Services, EndpointSlices, Nodes, ServiceCIDRs, Lists
     #[arg(long, value_name = "PATH")]
     pub manifests: PathBuf,
@@ -45,6 +52,30 @@ pub struct DesiredArgs {
     #[arg(long)]
     pub family: Option<FamilyArg>,
 
+    /// Take the settings from this file, the one that `ferrule proxy --config` takes; flags beat it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr)]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// Masquerade all traffic to cluster IPs
+    #[arg(long)]
+    pub masquerade_all: bool,
+
+    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
+    /// [default: all, in mode nftables primary]
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address)]
+    pub nodeport_addresses: Vec<String>,
+}
+
+/// Arguments of `ferrule desired`.
+#[derive(Debug, Args)]
+pub struct DesiredArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
     /// Table for people or JSON for machines
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
@@ -56,19 +87,43 @@ pub struct DesiredArgs {
     /// Only this Service
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub service: Option<String>,
+}
 
-    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr)]
-    pub cluster_cidr: Vec<IpNet>,
+/// Arguments of `ferrule render`.
+#[derive(Debug, Args)]
+pub struct RenderArgs {
+    /// How Services are programmed
+    #[arg(long, required_unless_present = "config")]
+    pub mode: Option<ModeArg>,
 
-    /// Masquerade all traffic to cluster IPs
-    #[arg(long)]
-    pub masquerade_all: bool,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 
-    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
-    /// [default: all]
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address)]
-    pub nodeport_addresses: Vec<String>,
+    /// Bit of the packet mark that asks for masquerading, in modes iptables and ipvs; for mode
+    /// nftables the configuration file has it
+    #[arg(long, value_name = "BIT", value_parser = clap::value_parser!(i32).range(0..32))]
+    pub iptables_masquerade_bit: Option<i32>,
+}
+
+/// The word for a mode on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ModeArg {
+    /// Chains of iptables rules
+    Iptables,
+    /// The kernel's virtual servers
+    Ipvs,
+    /// Maps and sets of nftables
+    Nftables,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Iptables => Self::Iptables,
+            ModeArg::Ipvs => Self::Ipvs,
+            ModeArg::Nftables => Self::Nftables,
+        }
+    }
 }
 
 /// The word for a family on the command line.
@@ -138,7 +193,7 @@ mod tests {
         else {
             panic!("another verb");
         };
-        assert_eq!(arguments.cluster_cidr.len(), 2);
+        assert_eq!(arguments.cluster.cluster_cidr.len(), 2);
         assert!(parse("--nodeport-addresses=primary,10.0.0.0/8").is_ok());
         let error = parse("--nodeport-addresses=primary,home")
             .unwrap_err()

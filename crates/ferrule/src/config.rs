@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
+use ferrule_dataplane::nftables;
 use ipnet::IpNet;
 
 pub mod encode;
@@ -222,6 +223,15 @@ impl Config {
         match self.mode() {
             Mode::Nftables => self.nftables_masquerade_bit,
             Mode::Iptables | Mode::Ipvs => self.iptables_masquerade_bit,
+        }
+    }
+
+    /// What the rules depend on in mode nftables, which must be the chosen one.
+    pub fn nftables_options(&self) -> nftables::Options {
+        nftables::Options {
+            // Validation keeps the bit below 32.
+            mark: 1 << (self.masquerade_bit() & 31),
+            masquerade_all: self.masquerade_all,
         }
     }
 

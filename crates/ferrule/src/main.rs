@@ -13,10 +13,12 @@ mod follow;
 mod health;
 mod http;
 mod logging;
+mod look;
 mod metrics;
 mod moment;
 mod pages;
 mod proxy;
+mod render;
 mod sync;
 mod systemd;
 #[cfg(test)]
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     }
     let result = match cli::Cli::parse().verb {
         cli::Verb::Desired(arguments) => desired::run(&arguments),
+        cli::Verb::Render(arguments) => render::run(&arguments),
         cli::Verb::Proxy => return proxy::main(&[]),
     };
     match result {

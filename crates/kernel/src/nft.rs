@@ -24,6 +24,7 @@ mod set;
 mod table;
 #[cfg(test)]
 mod tests;
+pub mod text;
 mod uapi;
 mod value;
 mod watch;

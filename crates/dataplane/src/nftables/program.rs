@@ -192,10 +192,17 @@ pub fn not_to_loopback(family: Family) -> Vec<Expr> {
     in_net(load, &loopback, false)
 }
 
-fn in_net(load: Expr, net: &IpNet, inside: bool) -> Vec<Expr> {
+fn in_net(mut load: Expr, net: &IpNet, inside: bool) -> Vec<Expr> {
     let value = Value::from(net.network());
+    let bits = net.prefix_len();
+    // Of a network of whole bytes only those are loaded.
+    if let (1.., true, Expr::Payload { len, .. }) = (bits, bits.is_multiple_of(8), &mut load) {
+        *len = u32::from(bits / 8);
+        let beginning = &value.as_bytes()[..usize::from(bits / 8)];
+        return vec![load, compare(Value::new().field(beginning), inside)];
+    }
     let mut program = vec![load];
-    if net.prefix_len() < net.max_prefix_len() {
+    if bits < net.max_prefix_len() {
         let zeros = [0; 16];
         let zeros = &zeros[..value.as_bytes().len()];
         program.push(Expr::Bitwise {
@@ -279,7 +286,7 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
             into: Reg::new(door_words(family, pick.door)),
         },
         lookup(endpoints, Reg::FIRST, Found::Value(Reg::FIRST)),
-        translate(family, Reg::FIRST),
+        translate(family, Reg::FIRST, Reg::new(words(family))),
     ]);
     program
 }
@@ -288,6 +295,7 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
 pub fn stay(
     family: Family,
     chain: &Name,
+    protocol: u8,
     endpoints: &[(&Endpoint, Name)],
     time: Duration,
 ) -> Vec<Rule> {
@@ -300,6 +308,7 @@ pub fn stay(
         timeout: Some(time),
     };
     let load_client = || Expr::source_address(family, Reg::FIRST);
+    let translate_to = |endpoint| translate_to(family, protocol, endpoint);
     let known = endpoints.iter().map(|(endpoint, set)| {
         let mut program = vec![
             load_client(),
@@ -308,9 +317,10 @@ pub fn stay(
                 key: Reg::FIRST,
                 found: Found::Present,
             },
+            load_client(),
             remember(set),
         ];
-        program.extend(translate_to(family, endpoint));
+        program.extend(translate_to(endpoint));
         rule(program)
     });
     let drawn = (1..)
@@ -329,7 +339,7 @@ pub fn stay(
                 ]);
             }
             program.extend([load_client(), remember(set)]);
-            program.extend(translate_to(family, endpoint));
+            program.extend(translate_to(endpoint));
             rule(program)
         });
     let drawn: Vec<_> = drawn.collect();
@@ -337,31 +347,35 @@ pub fn stay(
     rules.extend(drawn.into_iter().rev());
     // No more clients can be remembered: better served without memory than not at all.
     if let Some((endpoint, _)) = endpoints.last() {
-        rules.push(rule(translate_to(family, endpoint).into()));
+        rules.push(rule(translate_to(endpoint).into()));
     }
     rules
 }
 
-fn translate_to(family: Family, endpoint: &Endpoint) -> [Expr; 3] {
+/// All packets here are of this protocol, but `nft` accepts a port only where it is told so.
+fn translate_to(family: Family, protocol: u8, endpoint: &Endpoint) -> [Expr; 5] {
+    let port = Reg::new(4);
     [
+        Expr::protocol(Reg::FIRST),
+        Expr::equal(Reg::FIRST, Value::new().protocol(protocol)),
         Expr::Load {
             value: endpoint.ip.into(),
             into: Reg::FIRST,
         },
         Expr::Load {
             value: Value::new().port(endpoint.port.get()),
-            into: Reg::new(words(family)),
+            into: port,
         },
-        translate(family, Reg::FIRST),
+        translate(family, Reg::FIRST, port),
     ]
 }
 
-fn translate(family: Family, endpoint: Reg) -> Expr {
+const fn translate(family: Family, address: Reg, port: Reg) -> Expr {
     Expr::Nat {
         kind: NatKind::Destination,
         family,
-        address: Some(endpoint),
-        port: Some(Reg::new(endpoint.index() + words(family))),
+        address: Some(address),
+        port: Some(port),
         flags: 0,
     }
 }

@@ -401,7 +401,7 @@ impl Sketch<'_> {
                 endpoints.push((endpoint, set.name.clone()));
                 self.drawing.sets.insert(set.name.clone(), set);
             }
-            let rules = program::stay(self.ground.family, &chain, &endpoints, time);
+            let rules = program::stay(self.ground.family, &chain, self.protocol, &endpoints, time);
             self.drawing.chains.insert(chain.clone(), rules);
         }
         if !masquerade {

@@ -11,3 +11,4 @@ mod passing;
 mod random;
 mod state;
 mod support;
+mod text;

@@ -8,7 +8,7 @@ use crate::support::*;
 
 /// Something that happens to one of a few Services.
 #[derive(Clone, Debug)]
-enum Happening {
+pub enum Happening {
     Service {
         number: u8,
         /// Whose cluster IP it has; two may claim the same one.
@@ -26,7 +26,7 @@ enum Happening {
     Cidr(u8),
 }
 
-fn happenings() -> impl Strategy<Value = Happening> {
+pub fn happenings() -> impl Strategy<Value = Happening> {
     let number = || 0..3_u8;
     let pods = proptest::collection::btree_map(1..6_u8, any::<bool>(), 0..5);
     prop_oneof![
@@ -47,7 +47,7 @@ fn name(number: u8) -> String {
     format!("s{number}")
 }
 
-fn happen(scene: &mut Scene, happening: &Happening) {
+pub fn happen(scene: &mut Scene, happening: &Happening) {
     let family = scene.family;
     match happening {
         Happening::Service {

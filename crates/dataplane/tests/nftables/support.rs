@@ -14,7 +14,7 @@ use ferrule_core::model::{
     ServiceType, Slice, SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
 };
 use ferrule_core::track::{Event, Object, Tracker};
-use ferrule_dataplane::nftables::{Nftables, Options};
+use ferrule_dataplane::nftables::{self, Nftables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::{Nft, Snapshot};
@@ -149,6 +149,7 @@ pub struct Scene {
     pub family: Family,
     tracker: Tracker,
     desired: Desired,
+    pub options: Options,
     pub dataplane: Nftables,
 }
 
@@ -162,6 +163,7 @@ impl Scene {
             family,
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
+            options: Options::default(),
             dataplane: Nftables::open(family, Options::default()).unwrap(),
         };
         for kind in Kind::ALL {
@@ -255,7 +257,13 @@ impl Scene {
 
     /// Forgets what it wrote, as after a restart.
     pub fn restart(&mut self) {
-        self.dataplane = Nftables::open(self.family, Options::default()).unwrap();
+        self.dataplane = Nftables::open(self.family, self.options).unwrap();
+    }
+
+    /// What would be programmed, in the words of `nft`.
+    pub fn text(&mut self) -> String {
+        self.take();
+        nftables::text(&self.desired, self.family, self.options).unwrap()
     }
 
     /// The table.

@@ -61,11 +61,7 @@ impl Dataplanes {
     fn rules(&mut self, config: &Config, family: Family) -> anyhow::Result<Box<dyn Dataplane>> {
         match config.mode() {
             Mode::Nftables => {
-                let rules = nftables::Options {
-                    mark: 1 << config.masquerade_bit(),
-                    masquerade_all: config.masquerade_all,
-                };
-                let rules = Nftables::open(family, rules).map_err(explain)?;
+                let rules = Nftables::open(family, config.nftables_options()).map_err(explain)?;
                 self.own.push(rules.port());
                 Ok(Box::new(rules))
             }

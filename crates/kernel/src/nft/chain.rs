@@ -69,7 +69,7 @@ numbered! {
 }
 
 impl ChainKind {
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         match self {
             Self::Filter => "filter",
             Self::Nat => "nat",
@@ -220,6 +220,7 @@ impl Rule {
                         .nested()
                         .map(|attr| Expr::read(&attr?))
                         .collect::<Result<_, _>>()?;
+                    read.expressions.retain(|expr| !expr.is_idle());
                 }
                 rule::USERDATA => read.comment = Comment::read(attr.payload, user::COMMENT),
                 _ => {}

@@ -132,6 +132,9 @@ pub mod expr {
     pub const BITWISE_XOR: u16 = 5;
     pub const BITWISE_OP: u16 = 6;
 
+    pub const BYTEORDER_LEN: u16 = 4;
+    pub const BYTEORDER_SIZE: u16 = 5;
+
     pub const CMP_SREG: u16 = 1;
     pub const CMP_OP: u16 = 2;
     pub const CMP_DATA: u16 = 3;

@@ -1,7 +1,7 @@
 //! What people see when they list our rules with `nft`.
 
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Comment, Nft};
+use ferrule_kernel::nft::{Comment, Nft, text};
 
 use crate::sample::sample;
 use crate::support::{expect, in_namespace, run};
@@ -39,6 +39,38 @@ fn a_table_of_ipv4_lists_readably_and_loads_again() {
 #[test]
 fn a_table_of_ipv6_lists_readably_and_loads_again() {
     listing(Family::V6, "listing-v6.nft");
+}
+
+#[test]
+fn our_words_are_those_of_nft() {
+    for family in [Family::V4, Family::V6] {
+        in_namespace(move || {
+            let table = sample(family);
+            Nft::open().unwrap().commit(&table.batch()).unwrap();
+            let listed = without_times(&run("nft", &["list", "ruleset"]));
+            let has = |line: &str| {
+                let found = listed.lines().any(|found| found.trim() == line);
+                assert!(found, "{line}\nis not a line of\n{listed}");
+            };
+            for rule in &table.rules {
+                has(&text::rule(rule, family).unwrap());
+            }
+            for chain in &table.chains {
+                text::chain(chain)
+                    .unwrap()
+                    .iter()
+                    .for_each(|line| has(line));
+            }
+            for set in &table.sets {
+                has(&text::set(set).unwrap()[0]);
+                let elements = table.elements.iter().filter(|(name, _)| *name == set.name);
+                let elements = elements.flat_map(|(_, elements)| elements);
+                for element in text::elements(set, elements).unwrap() {
+                    assert!(listed.contains(&element), "{element} is not in\n{listed}");
+                }
+            }
+        });
+    }
 }
 
 #[test]

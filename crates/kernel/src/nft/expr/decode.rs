@@ -89,6 +89,23 @@ impl Expr {
         }))
     }
 
+    /// Whether this has no effect: `nft` turns the bytes of numbers in ranges even where there is
+    /// only one.
+    pub(in crate::nft) fn is_idle(&self) -> bool {
+        let Self::Unknown { name, data } = self else {
+            return false;
+        };
+        let attr = Attribute {
+            kind: expr::DATA,
+            payload: data,
+        };
+        let turned = Given::read(&attr).and_then(|given| {
+            let size = given.number(expr::BYTEORDER_SIZE)?;
+            Ok(given.number(expr::BYTEORDER_LEN)? >= size)
+        });
+        **name == *"byteorder" && turned == Ok(false)
+    }
+
     /// `None` if this cannot be said in our types.
     fn read_known(name: &str, given: &Given<'_>) -> Result<Option<Self>, Malformed> {
         Ok(Some(match name {

@@ -1,106 +1,44 @@
-//! Measures how fast the kernel takes the rules of a large cluster, in a namespace of its own.
+//! The least that the kernel must be told: flat maps of the same Services, straight as messages.
 //!
-//! 10,000 Services with two endpoints each, in flat maps: the whole table at once, one endpoint
-//! replaced, one Service growing from two endpoints to three and back, and reading all of it.
-//!
-//! `cargo run --release -p ferrule-kernel --example floor [services]`
-#![expect(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "this program exists to read the clock and to print"
-)]
+//! No desired state, no drawing, no comparison. What ferrule takes longer than this is its own.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ferrule_kernel::Family;
-use ferrule_kernel::netns;
 use ferrule_kernel::nft::expr::{Found, NatKind, NumgenKind};
 use ferrule_kernel::nft::{
-    Batch, Chain, ChainKind, Element, Event, Expr, Field, Hook, Name, Nft, Reg, Rule, Set, Table,
-    Value, Verdict, Watch,
+    Batch, BatchError, Chain, ChainKind, Element, Expr, Field, Hook, Name, Nft, Reg, Rule, Set,
+    Table, Value, Verdict,
 };
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const TABLE: &str = "kube-proxy";
 const TCP: u8 = 6;
-const RUNS: usize = 5;
-const CHANGES: u32 = 2000;
 
-fn main() -> Outcome<()> {
-    let services = match std::env::args().nth(1) {
-        Some(argument) => argument.parse()?,
-        None => 10_000,
-    };
-    netns::isolated(|| measure(services))?
-}
-
-fn measure(services: u32) -> Outcome<()> {
-    let mut nft = Nft::open()?;
-    let (mut encode, mut load) = (Vec::new(), Vec::new());
-    for run in 0..RUNS {
-        if run > 0 {
-            let mut batch = Batch::new(Family::V4, TABLE);
-            batch.delete_table();
-            nft.commit(&batch)?;
-        }
-        let start = Instant::now();
-        let batch = table(services);
-        encode.push(start.elapsed());
-        let start = Instant::now();
-        nft.commit(&batch)?;
-        load.push(start.elapsed());
-    }
-    println!("{services} Services with two endpoints each");
-    report("cold load, encode", encode);
-    report("cold load, commit", load);
-    report("one endpoint replaced", replacements(&mut nft, services)?);
-    report(
-        "two to three endpoints and back",
-        growth(&mut nft, services)?,
-    );
+/// Writes and commits the whole table, then deletes it; how long the first part took.
+pub fn whole(nft: &mut Nft, services: u32) -> Result<Duration, BatchError> {
     let start = Instant::now();
-    let snapshot = nft.snapshot(Family::V4, TABLE)?.ok_or("no table")?;
-    report("snapshot", vec![start.elapsed()]);
-    let elements: usize = snapshot.elements.values().map(Vec::len).sum();
-    println!("{elements} elements, {}", memory()?);
-    heard(&mut nft, services)
+    load(nft, services)?;
+    let took = start.elapsed();
+    let mut batch = Batch::new(Family::V4, TABLE);
+    batch.delete_table();
+    nft.commit(&batch)?;
+    Ok(took)
 }
 
-/// The same while somebody listens: the kernel then describes every change.
-fn heard(nft: &mut Nft, services: u32) -> Outcome<()> {
-    let mut watch = Watch::open()?;
-    report("heard: one endpoint replaced", replacements(nft, services)?);
-    let (mut events, mut missed) = (0, false);
-    loop {
-        let next = watch.next(Duration::ZERO)?;
-        if next.is_empty() {
-            break;
-        }
-        missed |= next.contains(&Event::Missed);
-        events += next.len();
-    }
-    println!("{events} events, missed {missed}");
-    let mut load = Vec::new();
-    for _ in 0..RUNS {
-        let mut batch = Batch::new(Family::V4, TABLE);
-        batch.delete_table();
-        nft.commit(&batch)?;
-        while !watch.next(Duration::ZERO)?.is_empty() {}
-        let batch = table(services);
-        let start = Instant::now();
-        nft.commit(&batch)?;
-        load.push(start.elapsed());
-    }
-    report("heard: cold load, commit", load);
-    Ok(())
+/// Writes and commits the whole table.
+pub fn load(nft: &mut Nft, services: u32) -> Result<(), BatchError> {
+    nft.commit(&table(services)).map(drop)
 }
 
-/// Each change is written and committed; both are in the time.
-fn replacements(nft: &mut Nft, services: u32) -> Outcome<Vec<Duration>> {
+/// Replaces endpoints, `changes` times.
+pub fn replacements(
+    nft: &mut Nft,
+    services: u32,
+    changes: std::ops::Range<u32>,
+) -> Result<Vec<Duration>, BatchError> {
     let mut times = Vec::new();
-    for change in 0..CHANGES {
+    for change in changes {
         let service = change.wrapping_mul(7919) % services;
         let key = frontend(service).number(0);
         let start = Instant::now();
@@ -114,9 +52,14 @@ fn replacements(nft: &mut Nft, services: u32) -> Outcome<Vec<Duration>> {
     Ok(times)
 }
 
-fn growth(nft: &mut Nft, services: u32) -> Outcome<Vec<Duration>> {
+/// Lets Services grow from two endpoints to three and shrink again, `changes` times.
+pub fn growth(
+    nft: &mut Nft,
+    services: u32,
+    changes: std::ops::Range<u32>,
+) -> Result<Vec<Duration>, BatchError> {
     let mut times = Vec::new();
-    for change in 0..CHANGES / 10 {
+    for change in changes {
         let key = frontend(change.wrapping_mul(7919) % services);
         let third = Element::value(key.number(2), endpoint(0, 2));
         let goto = |count: &str| Element::verdict(key, Verdict::Goto(count.into()));
@@ -244,25 +187,4 @@ fn endpoint(service: u32, slot: u32) -> Value {
 
 fn address(service: u32, slot: u32) -> IpAddr {
     IpAddr::from((0x0a00_0000 + service * 4 + slot).to_be_bytes())
-}
-
-fn report(what: &str, mut times: Vec<Duration>) {
-    times.sort_unstable();
-    let at = |share: usize| times[(times.len() - 1) * share / 100];
-    println!(
-        "{what:<34} p50 {:>10.1?}  p99 {:>10.1?}  min {:>10.1?}",
-        at(50),
-        at(99),
-        at(0)
-    );
-}
-
-fn memory() -> Outcome<String> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status.lines().find(|line| line.starts_with("VmHWM"));
-    Ok(peak
-        .ok_or("no VmHWM")?
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" "))
 }

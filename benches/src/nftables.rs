@@ -1,0 +1,279 @@
+//! Desired state → nftables, committed by the real kernel, in networks of their own.
+//!
+//! Everything at once beside the least that the kernel must be told, one changed endpoint from
+//! event to commit while changes are listened to, and a start over what is already right. Sizes take turns, so that whatever
+//! else the machine does falls on all of them alike.
+
+use std::error::Error;
+use std::ops::Range;
+use std::time::{Duration, Instant, SystemTime};
+
+use ferrule_core::desired::Desired;
+use ferrule_core::facts::Settings;
+use ferrule_core::model::Family;
+use ferrule_core::track::{Event, Object, Tracker};
+use ferrule_dataplane::nftables::{Listener, Nftables, Options};
+use ferrule_dataplane::{Dataplane, Scope, Work};
+use ferrule_kernel::netns;
+use ferrule_kernel::nft::Nft;
+
+use crate::cluster::{events_with, put, slice_with};
+use crate::floor;
+use crate::spread::{Spread, human};
+
+/// The number of endpoints of each Service.
+pub const ENDPOINTS: u32 = 2;
+/// In how many turns changes are made.
+const ROUNDS: u32 = 20;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How much is measured.
+pub struct Extent {
+    /// Cluster sizes.
+    pub sizes: &'static [u32],
+    /// How often everything is programmed.
+    pub wholes: u32,
+    /// How many changes are made in each cluster.
+    pub changes: u32,
+}
+
+/// Prints the tables.
+pub fn run(extent: &Extent) -> Outcome<()> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    println!(
+        "Desired → committed, {ENDPOINTS} endpoints per Service, Linux {}; median (least–most).\n",
+        kernel.trim()
+    );
+    wholes(extent)?;
+    let mut worlds = extent
+        .sizes
+        .iter()
+        .map(|&services| World::open(services, extent.wholes))
+        .collect::<Outcome<Vec<_>>>()?;
+    changes(&mut worlds, extent.changes)?;
+    restarts(&mut worlds)
+}
+
+/// The whole table, and the floor, in turns.
+fn wholes(extent: &Extent) -> Outcome<()> {
+    println!("Everything at once, {} runs:\n", extent.wholes);
+    println!("| Services | ferrule | per Service | the kernel's floor | ratio |");
+    println!("|---:|---:|---:|---:|---:|");
+    let open = || -> std::io::Result<_> {
+        let dataplane = Nftables::open(Family::V4, Options::default())?;
+        Ok((Nft::open()?, dataplane))
+    };
+    let (mut nft, mut dataplane) = netns::isolated(open)??;
+    for &services in extent.sizes {
+        let (_, desired) = decide(services);
+        let (mut ours, mut least) = (Vec::new(), Vec::new());
+        for _ in 0..extent.wholes {
+            least.push(floor::whole(&mut nft, services)?);
+            settle(services);
+            let start = Instant::now();
+            program(&mut dataplane, &desired, Scope::Whole)?;
+            ours.push(start.elapsed());
+            dataplane.remove()?;
+            settle(services);
+        }
+        let (ours, least) = (Spread::new(ours), Spread::new(least));
+        println!(
+            "| {services} | {ours} | {} | {least} | {:.2} |",
+            human(ours.median() / services),
+            ratio(&ours, &least),
+        );
+    }
+    println!();
+    Ok(())
+}
+
+/// One changed endpoint, from event to commit.
+fn changes(worlds: &mut [World], changes: u32) -> Outcome<()> {
+    let sizes: Vec<_> = worlds.iter().map(|world| world.services).collect();
+    let mut tables = [Times::new(&sizes), Times::new(&sizes)];
+    for round in 0..ROUNDS {
+        let turns = round * (changes / ROUNDS)..(round + 1) * (changes / ROUNDS);
+        for (at, world) in worlds.iter_mut().enumerate() {
+            let [addresses, counts] = &mut tables;
+            addresses.ours[at].extend(world.addresses(turns.clone())?);
+            counts.ours[at].extend(world.counts(turns.clone())?);
+            let services = world.services;
+            let floor = &mut world.floor;
+            addresses.floor[at].extend(floor::replacements(floor, services, turns.clone())?);
+            counts.floor[at].extend(floor::growth(floor, services, turns.clone())?);
+        }
+    }
+    let [addresses, counts] = tables;
+    addresses.print(&format!("One address replaced, {changes} times"), &sizes);
+    let twice = 2 * changes;
+    counts.print(&format!("One endpoint more or less, {twice} times"), &sizes);
+    Ok(())
+}
+
+/// Timings by size.
+struct Times {
+    ours: Vec<Vec<Duration>>,
+    floor: Vec<Vec<Duration>>,
+}
+
+impl Times {
+    fn new(sizes: &[u32]) -> Self {
+        let empty = vec![Vec::new(); sizes.len()];
+        Self {
+            ours: empty.clone(),
+            floor: empty,
+        }
+    }
+
+    fn print(self, title: &str, sizes: &[u32]) {
+        println!("{title}, event in → committed:\n");
+        println!("| Services | ferrule | p99 | the kernel's floor | p99 |");
+        println!("|---:|---:|---:|---:|---:|");
+        let mut medians = Vec::new();
+        for ((services, ours), floor) in sizes.iter().zip(self.ours).zip(self.floor) {
+            let (ours, floor) = (Spread::new(ours), Spread::new(floor));
+            println!(
+                "| {services} | {ours} | {} | {floor} | {} |",
+                human(ours.percentile(99)),
+                human(floor.percentile(99)),
+            );
+            medians.push(ours.median().as_secs_f64());
+        }
+        if let ([first, .., last], [least, .., most]) = (&medians[..], sizes) {
+            println!("\n{:.2}× from {least} to {most} Services.\n", last / first);
+        }
+    }
+}
+
+/// Starts over what is already right.
+fn restarts(worlds: &mut [World]) -> Outcome<()> {
+    println!("Start over unchanged rules, with everything read back and compared:\n");
+    println!("| Services | time | writes |");
+    println!("|---:|---:|---:|");
+    for world in worlds {
+        // What the changes before left over is tidied up by the next look at everything.
+        program(&mut world.dataplane, &world.desired, Scope::Whole)?;
+        let mut times = Vec::new();
+        let mut steps = 0;
+        for mut fresh in world.fresh.drain(..) {
+            let start = Instant::now();
+            steps += program(&mut fresh, &world.desired, Scope::Whole)?;
+            times.push(start.elapsed());
+        }
+        println!("| {} | {} | {steps} |", world.services, Spread::new(times));
+    }
+    Ok(())
+}
+
+/// A cluster, programmed into a network of its own, and the floor in another one.
+struct World {
+    services: u32,
+    tracker: Tracker,
+    desired: Desired,
+    dataplane: Nftables,
+    /// Conversations that know nothing yet, as after a start.
+    fresh: Vec<Nftables>,
+    floor: Nft,
+}
+
+impl World {
+    fn open(services: u32, fresh: u32) -> Outcome<Self> {
+        let (tracker, desired) = decide(services);
+        // The sockets keep their networks.
+        let open = || Nftables::open(Family::V4, Options::default());
+        let (dataplane, fresh, listener) = netns::isolated(|| -> Outcome<_> {
+            let mut dataplane = open()?;
+            program(&mut dataplane, &desired, Scope::Whole)?;
+            let fresh = (0..fresh).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
+            let listener = Listener::open(vec![dataplane.port()])?;
+            Ok((dataplane, fresh, listener))
+        })??;
+        listen(listener);
+        let mut floor = netns::isolated(Nft::open)??;
+        floor::load(&mut floor, services)?;
+        let mut world = Self {
+            services,
+            tracker,
+            desired,
+            dataplane,
+            fresh,
+            floor,
+        };
+        // The chain for one endpoint more is made once and then stays.
+        world.counts(0..1)?;
+        Ok(world)
+    }
+
+    /// From event to commit.
+    fn hear(&mut self, event: Event) -> Outcome<Duration> {
+        let start = Instant::now();
+        self.tracker.on(event);
+        let Some(changes) = self.tracker.take() else {
+            return Ok(start.elapsed());
+        };
+        let delta = self.desired.update(&self.tracker, changes);
+        let scope = Scope::Delta(&delta.families[Family::V4]);
+        program(&mut self.dataplane, &self.desired, scope)?;
+        Ok(start.elapsed())
+    }
+
+    fn edition(&self, turn: u32, edition: u32) -> Event {
+        let random = u64::from(turn + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let n = u32::try_from(random % u64::from(self.services)).expect("below services");
+        put(Object::Slice(slice_with(n, edition, ENDPOINTS)))
+    }
+
+    fn addresses(&mut self, turns: Range<u32>) -> Outcome<Vec<Duration>> {
+        turns
+            .map(|turn| self.hear(self.edition(turn, 2 + 2 * turn)))
+            .collect()
+    }
+
+    /// One endpoint more and the same one less.
+    fn counts(&mut self, turns: Range<u32>) -> Outcome<Vec<Duration>> {
+        let mut times = Vec::new();
+        for turn in turns {
+            // So that only the number changes from here on.
+            self.hear(self.edition(turn, 0))?;
+            times.push(self.hear(self.edition(turn, 1))?);
+            times.push(self.hear(self.edition(turn, 0))?);
+        }
+        Ok(times)
+    }
+}
+
+/// Listens as the program does: the kernel then describes every change, which has its price.
+fn listen(mut listener: Listener) {
+    std::thread::spawn(move || while listener.next(Duration::from_hours(1)).is_ok() {});
+}
+
+fn decide(services: u32) -> (Tracker, Desired) {
+    let mut tracker = Tracker::new(SystemTime::UNIX_EPOCH);
+    let mut desired = Desired::new(Settings::default());
+    for event in events_with(services, ENDPOINTS) {
+        tracker.on(event);
+    }
+    let changes = tracker.take().expect("the first lists are complete");
+    desired.update(&tracker, changes);
+    (tracker, desired)
+}
+
+fn program(dataplane: &mut Nftables, desired: &Desired, scope: Scope<'_>) -> Outcome<usize> {
+    let work = Work {
+        family: Family::V4,
+        desired,
+        scope,
+    };
+    Ok(dataplane.apply(&work)?.steps)
+}
+
+fn ratio(ours: &Spread, floor: &Spread) -> f64 {
+    ours.median().as_secs_f64() / floor.median().as_secs_f64()
+}
+
+/// The kernel frees a deleted table behind our back; without a pause that would fall on whoever
+/// is measured next.
+fn settle(services: u32) {
+    std::thread::sleep(Duration::from_micros(20) * services);
+}

@@ -1,0 +1,212 @@
+//! The whole table as a file for `nft -f`, for people.
+//!
+//! In: desired state. Out: what [`Nftables`](super::Nftables) programs for it, word for word: the
+//! same drawing is told in `nft`'s words instead of being sent. Loading it replaces the table, and
+//! a proxy that starts afterwards finds nothing to write.
+
+use std::collections::BTreeMap;
+
+use ferrule_core::desired::Desired;
+use ferrule_core::model::Family;
+use ferrule_kernel::nft::text::{self, Unsayable};
+use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Value};
+
+use super::names::{self, Container, TABLE};
+use super::ruleset::Ruleset;
+use super::{Options, program, render};
+use crate::kernel_family;
+
+/// What is programmed for one family, in the words of `nft`.
+///
+/// # Errors
+/// The name of a Service, or of an interface, that `nft` cannot read. No API server accepts such.
+pub fn text(desired: &Desired, family: Family, options: Options) -> Result<String, Unsayable> {
+    let wanted = render::ruleset(desired, family, options);
+    let mut sheet = Sheet {
+        family: kernel_family(family),
+        text: String::new(),
+    };
+    sheet.write(&wanted, options)?;
+    Ok(sheet.text)
+}
+
+struct Sheet {
+    family: ferrule_kernel::Family,
+    text: String,
+}
+
+impl Sheet {
+    fn line(&mut self, depth: usize, line: &str) {
+        self.text.extend(std::iter::repeat_n('\t', depth));
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, heading: &str) {
+        self.line(0, "");
+        self.line(1, &format!("# {heading}"));
+    }
+
+    fn write(&mut self, wanted: &Ruleset, options: Options) -> Result<(), Unsayable> {
+        let table = format!("table {} {TABLE}", text::family(self.family));
+        // Deleting what is not there is refused, so it is made first.
+        self.line(0, &table);
+        self.line(0, &format!("delete {table}"));
+        self.line(0, &format!("{table} {{"));
+        if let Some(comment) = &names::table().comment {
+            self.line(1, &text::comment(comment));
+        }
+        self.sets(wanted)?;
+        self.chains(wanted, options)?;
+        self.line(0, "}");
+        Ok(())
+    }
+
+    fn sets(&mut self, wanted: &Ruleset) -> Result<(), Unsayable> {
+        self.heading("What addresses and ports lead to.");
+        let owners = owners(wanted);
+        // Backwards: who leads comes before who is led to, as one reads.
+        for container in Container::ALL.into_iter().rev() {
+            let set = container.set(self.family);
+            let mut elements: Vec<_> = match wanted.elements.get(&container) {
+                Some(elements) => elements.values().collect(),
+                None => Vec::new(),
+            };
+            elements.extend(wanted.statics.nets.get(&container).into_iter().flatten());
+            elements.sort_by_key(|element| order(container, element));
+            let remarks: Vec<_> = elements
+                .iter()
+                .map(|element| remark(container, element, &owners))
+                .collect();
+            self.set(&set, &elements, &remarks)?;
+        }
+        if !wanted.sets.is_empty() {
+            self.heading("Which clients stay with which endpoint. Packets fill these.");
+        }
+        for set in wanted.sets.values() {
+            self.set(set, &[], &[])?;
+        }
+        Ok(())
+    }
+
+    fn set(
+        &mut self,
+        set: &Set,
+        elements: &[&Element],
+        remarks: &[Option<&str>],
+    ) -> Result<(), Unsayable> {
+        let (word, name) = (text::set_word(set), text::name(&set.name)?);
+        self.line(1, &format!("{word} {name} {{"));
+        for line in text::set(set)? {
+            self.line(2, &line);
+        }
+        if !elements.is_empty() {
+            self.line(2, "elements = {");
+            let remarks = remarks.iter().copied().chain(std::iter::repeat(None));
+            let elements = text::elements(set, elements.iter().copied())?;
+            for (element, remark) in elements.iter().zip(remarks) {
+                match remark {
+                    Some(remark) => self.line(3, &format!("{element}, # {remark}")),
+                    None => self.line(3, &format!("{element},")),
+                }
+            }
+            self.line(2, "}");
+        }
+        self.line(1, "}");
+        Ok(())
+    }
+
+    fn chains(&mut self, wanted: &Ruleset, options: Options) -> Result<(), Unsayable> {
+        let mut rules: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
+        for rule in &wanted.statics.rules {
+            rules.entry(&rule.chain).or_default().push(rule);
+        }
+        let (entrances, others): (Vec<_>, Vec<_>) = names::chains()
+            .into_iter()
+            .partition(|chain| chain.base.is_some());
+        for (heading, chains) in [
+            ("Where packets enter.", entrances),
+            ("What happens to them.", others),
+        ] {
+            self.heading(heading);
+            for chain in chains {
+                let rules = rules.remove(&*chain.name).unwrap_or_default();
+                self.chain(&chain, rules)?;
+            }
+        }
+        if !wanted.picks.is_empty() {
+            self.heading("Draws one of so many endpoints. Services with as many share it.");
+        }
+        for pick in &wanted.picks {
+            let rules = program::pick(self.family, pick, options.mark);
+            self.chain(&Chain::new(pick.name()), &rules)?;
+        }
+        if !wanted.chains.is_empty() {
+            self.heading("Leads clients to the endpoint that they were with before.");
+        }
+        for (name, rules) in &wanted.chains {
+            self.chain(&Chain::new(Name::clone(name)), rules)?;
+        }
+        Ok(())
+    }
+
+    fn chain<'a>(
+        &mut self,
+        chain: &Chain,
+        rules: impl IntoIterator<Item = &'a Rule>,
+    ) -> Result<(), Unsayable> {
+        self.line(1, &format!("chain {} {{", text::name(&chain.name)?));
+        for line in text::chain(chain)? {
+            self.line(2, &line);
+        }
+        for rule in rules {
+            self.line(2, &text::rule(rule, self.family)?);
+        }
+        self.line(1, "}");
+        Ok(())
+    }
+}
+
+/// Whether elements have a slot behind the key of their Service address or NodePort.
+const fn has_slots(container: Container) -> bool {
+    matches!(
+        container,
+        Container::Endpoints | Container::NodePortEndpoints
+    )
+}
+
+/// The key without the slot, and the slot, which is in this machine's order.
+fn split_slot(key: &Value) -> Option<(&[u8], u32)> {
+    let (frontend, slot) = key.as_bytes().split_last_chunk()?;
+    Some((frontend, u32::from_ne_bytes(*slot)))
+}
+
+fn order(container: Container, element: &Element) -> (Vec<u8>, u32) {
+    match split_slot(&element.key) {
+        Some((frontend, slot)) if has_slots(container) => (frontend.to_vec(), slot),
+        _ => (element.key.as_bytes().to_vec(), 0),
+    }
+}
+
+/// Which Service port answers at the keys that lead somewhere.
+fn owners(wanted: &Ruleset) -> BTreeMap<&[u8], &str> {
+    let elements = wanted.elements.values().flat_map(BTreeMap::values);
+    elements
+        .filter_map(|element| {
+            let comment = element.comment.as_ref()?;
+            Some((element.key.as_bytes(), comment.as_str()))
+        })
+        .collect()
+}
+
+/// Endpoints carry no remark in the kernel, where each would cost memory; in a file it is free.
+fn remark<'a>(
+    container: Container,
+    element: &Element,
+    owners: &BTreeMap<&[u8], &'a str>,
+) -> Option<&'a str> {
+    let (frontend, _) = split_slot(&element.key).filter(|_| has_slots(container))?;
+    let owner = owners.get(frontend).copied()?;
+    // It would end the line early.
+    (!owner.contains(char::is_control)).then_some(owner)
+}

@@ -1,0 +1,58 @@
+//! `ferrule render`: what would be programmed into the kernel, as text.
+//!
+//! Each mode tells it in the words of its own tool. A mode joins by a [`Teller`].
+
+use std::io::{self, Write as _};
+
+use anyhow::bail;
+use ferrule_core::desired::Desired;
+use ferrule_core::model::Family;
+use ferrule_dataplane::nftables;
+
+use crate::cli::RenderArgs;
+use crate::config::{Config, Mode};
+use crate::look::{self, Picture};
+use crate::watch::manifests;
+
+/// Tells what a mode programs for one family.
+type Teller = fn(&Desired, Family, &Config) -> anyhow::Result<String>;
+
+/// Reads, decides, draws, prints.
+pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
+    let cluster = &arguments.cluster;
+    let (mut config, gates) = look::config(cluster, arguments.mode.map(Mode::from))?;
+    if let Some(bit) = arguments.iptables_masquerade_bit {
+        config.iptables_masquerade_bit = bit;
+    }
+    let tell = teller(config.mode())?;
+    let mut picture = Picture::new(cluster, config.settings(&gates));
+    picture.take_in(manifests::read(&cluster.manifests, &cluster.node)?);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for (number, family) in look::families(cluster).into_iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        let (mode, node) = (config.mode().as_str(), &cluster.node);
+        writeln!(
+            out,
+            "# {family} in mode {mode} on node {node}, as ferrule programs it."
+        )?;
+        out.write_all(tell(&picture.desired, family, &config)?.as_bytes())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn teller(mode: Mode) -> anyhow::Result<Teller> {
+    Ok(match mode {
+        Mode::Nftables => nftables,
+        Mode::Iptables | Mode::Ipvs => bail!(
+            "mode {} cannot be rendered yet; there is: nftables",
+            mode.as_str()
+        ),
+    })
+}
+
+fn nftables(desired: &Desired, family: Family, config: &Config) -> anyhow::Result<String> {
+    let options = config.nftables_options();
+    Ok(nftables::text(desired, family, options)?)
+}

@@ -1,0 +1,217 @@
+//! The control plane: etcd, the API server and a few controllers, all in the lab's own network.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::api::{Api, TOKEN};
+use crate::process::Process;
+use crate::tools::Tools;
+use crate::{netns, os, plan};
+
+/// Where nodes reach the API server.
+const ADDRESS: &str = "172.31.0.1";
+const ETCD: &str = "http://127.0.0.1:2379";
+/// Data that nobody needs after the lab, in its private memory file system.
+const DATA: &str = "/run/lab";
+/// The API server needs a few seconds here; a busy machine needs more.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The controllers that make what a proxy reads.
+const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
+                           service-cidr-controller";
+
+/// A running control plane.
+pub struct Control {
+    pub api: Api,
+    tools: Tools,
+    folder: PathBuf,
+    etcd: Process,
+    server: Process,
+    /// None until there is an API server: they give up without one.
+    controllers: Option<Process>,
+}
+
+/// Lays the network on which nodes reach the API server. Worlds need it before they are built.
+pub fn lay_network() -> Result<()> {
+    netns::ip_here(&format!(
+        "link set lo up\nlink add mgmt type bridge\naddr add {ADDRESS}/16 dev mgmt\n\
+         link set mgmt up\n"
+    ))
+}
+
+impl Control {
+    /// Starts everything and waits until the API server is ready and knows the nodes.
+    pub fn start(tools: &Tools, folder: &Path, runtime: &tokio::runtime::Handle) -> Result<Self> {
+        std::fs::create_dir_all(DATA)?;
+        prepare_files(folder)?;
+        let etcd = Process::start("etcd", &mut etcd(), folder)?;
+        let server = Process::start("kube-apiserver", &mut server(tools), folder)?;
+        let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
+        let mut control = Self {
+            api,
+            tools: tools.clone(),
+            folder: folder.to_owned(),
+            etcd,
+            server,
+            controllers: None,
+        };
+        control.wait()?;
+        control.restart("controllers")?;
+        control.register_nodes()?;
+        Ok(control)
+    }
+
+    /// Ends a part the hard way and starts it again; returns when the API server is ready.
+    pub fn restart(&mut self, part: &str) -> Result<()> {
+        match part {
+            "etcd" => {
+                self.etcd.kill()?;
+                self.etcd = Process::start("etcd", &mut etcd(), &self.folder)?;
+            }
+            "apiserver" => {
+                self.server.kill()?;
+                let mut command = server(&self.tools);
+                self.server = Process::start("kube-apiserver", &mut command, &self.folder)?;
+            }
+            "controllers" => {
+                // Ended first: the new one wants the same port.
+                drop(self.controllers.take());
+                let mut command = controllers(&self.tools, &self.folder);
+                let process =
+                    Process::start("kube-controller-manager", &mut command, &self.folder)?;
+                self.controllers = Some(process);
+            }
+            other => bail!("{other} is not a part of the control plane"),
+        }
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let ready = os::poll(PATIENCE, || {
+            if let Err(error) = self.check() {
+                return Some(Err(error));
+            }
+            self.api.ready().then_some(Ok(()))
+        });
+        match ready {
+            Some(result) => result,
+            None => bail!(
+                "the API server is not ready; see {}",
+                self.server.log().display()
+            ),
+        }
+    }
+
+    /// Fails when a part ended that should run.
+    pub fn check(&mut self) -> Result<()> {
+        self.etcd.check()?;
+        self.server.check()?;
+        self.controllers.as_mut().map_or(Ok(()), Process::check)
+    }
+
+    /// Writes the Node objects as they are when no story changed them.
+    pub fn register_nodes(&self) -> Result<()> {
+        plan::nodes().try_for_each(|node| self.api.apply(&node_object(node)))
+    }
+}
+
+fn node_object(node: &plan::Host) -> Value {
+    let addresses = plan::Family::BOTH
+        .map(|family| json!({ "type": "InternalIP", "address": node.address(family).to_string() }));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": node.name, "labels": { "kubernetes.io/hostname": node.name } },
+        "spec": {
+            "podCIDR": format!("10.244.{}.0/24", node.number()),
+            "podCIDRs": [
+                format!("10.244.{}.0/24", node.number()),
+                format!("fd00:10:244:{}::/64", node.number()),
+            ],
+        },
+        "status": { "addresses": addresses },
+    })
+}
+
+/// Where a client finds the file that lets it in.
+pub fn kubeconfig(folder: &Path) -> PathBuf {
+    folder.join("kubeconfig")
+}
+
+fn prepare_files(folder: &Path) -> Result<()> {
+    let file = |name: &str| Path::new(DATA).join(name);
+    std::fs::write(
+        file("tokens.csv"),
+        format!("{TOKEN},lab,lab,system:masters\n"),
+    )?;
+    let mut text = String::from("apiVersion: v1\nkind: Config\ncurrent-context: lab\n");
+    writeln!(
+        text,
+        "contexts: [{{name: lab, context: {{cluster: lab, user: lab}}}}]\n\
+         clusters: [{{name: lab, cluster: {{server: \"https://{ADDRESS}:6443\", \
+         insecure-skip-tls-verify: true}}}}]\n\
+         users: [{{name: lab, user: {{token: {TOKEN}}}}}]"
+    )?;
+    std::fs::write(kubeconfig(folder), text)?;
+    // The server refuses to start without a key for tokens of service accounts, which nobody
+    // asks for here.
+    let key = file("accounts.key");
+    os::output(
+        os::command("openssl")
+            .args(["genrsa", "-out"])
+            .arg(key)
+            .arg("2048"),
+    )?;
+    Ok(())
+}
+
+fn etcd() -> Command {
+    let mut command = os::command("etcd");
+    command.args([
+        "--data-dir=/run/lab/etcd",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        &format!("--listen-client-urls={ETCD}"),
+        &format!("--advertise-client-urls={ETCD}"),
+    ]);
+    command
+}
+
+fn server(tools: &Tools) -> Command {
+    let mut command = os::command(tools.program("kube-apiserver"));
+    command.args([
+        &format!("--etcd-servers={ETCD}"),
+        &format!("--advertise-address={ADDRESS}"),
+        &format!("--bind-address={ADDRESS}"),
+        "--secure-port=6443",
+        &format!("--cert-dir={DATA}/certs"),
+        &format!("--token-auth-file={DATA}/tokens.csv"),
+        "--authorization-mode=AlwaysAllow",
+        &format!("--service-cluster-ip-range={}", plan::SERVICE_CIDRS),
+        "--service-account-issuer=https://lab.invalid",
+        &format!("--service-account-key-file={DATA}/accounts.key"),
+        &format!("--service-account-signing-key-file={DATA}/accounts.key"),
+        // Stories write Pods without service accounts.
+        "--disable-admission-plugins=ServiceAccount",
+    ]);
+    command
+}
+
+fn controllers(tools: &Tools, folder: &Path) -> Command {
+    let mut command = os::command(tools.program("kube-controller-manager"));
+    let kubeconfig = kubeconfig(folder);
+    let kubeconfig = kubeconfig.display();
+    command.args([
+        &format!("--kubeconfig={kubeconfig}"),
+        &format!("--authentication-kubeconfig={kubeconfig}"),
+        &format!("--authorization-kubeconfig={kubeconfig}"),
+        &format!("--controllers={CONTROLLERS}"),
+        &format!("--cert-dir={DATA}/controllers"),
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+    ]);
+    command
+}

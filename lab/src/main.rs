@@ -1,0 +1,235 @@
+//! `ferrule-lab`: builds, raises and ends labs, and tells stories in them.
+//!
+//! A lab is a real cluster on one machine: etcd, an API server, and worlds of nodes and pods. A
+//! *world* is one program in one mode, such as kube-proxy in nftables mode, on a network of its
+//! own. All worlds have the same hosts with the same addresses, see the same objects from one API
+//! server, and get the same packets; a *story* says what is written and what must come back.
+//!
+//! Everything runs in namespaces and ends with the process that made them, however it ends.
+//! `cargo xtask lab` is the front door; it makes sure that everything is there and comes here.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it talks to a terminal"
+)]
+
+mod api;
+mod barrier;
+mod cage;
+mod control;
+mod lab;
+mod netns;
+mod os;
+mod plan;
+mod pod;
+mod probe;
+mod process;
+mod story;
+mod teller;
+mod tools;
+mod up;
+mod world;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::lab::Lab;
+use crate::story::Story;
+use crate::teller::Teller;
+use crate::tools::Tools;
+use crate::world::WorldKey;
+
+/// A real cluster in namespaces, where ferrule and kube-proxy live the same stories.
+#[derive(Parser)]
+#[command(name = "ferrule-lab", bin_name = "cargo xtask lab")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Builds Kubernetes' programs, once per version.
+    Build,
+    /// Starts a lab in the background and says how to look inside.
+    Up(Worlds),
+    /// Ends the lab that is up.
+    Down,
+    /// Says whether a lab is up and how to look inside.
+    Status,
+    /// Tells stories in a lab of its own.
+    Test(Stories),
+    /// The outer half of a lab that stays up.
+    #[command(hide = true)]
+    Supervise(Worlds),
+    /// The inner half of a lab that stays up.
+    #[command(hide = true)]
+    Stay(Worlds),
+    /// The inner half of `test`.
+    #[command(hide = true)]
+    Tell(Stories),
+}
+
+#[derive(Args, Clone)]
+struct Worlds {
+    /// The worlds to build.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "ferrule/nftables,kube-proxy/nftables"
+    )]
+    worlds: Vec<WorldKey>,
+    /// The program to test; by default the one beside this program.
+    #[arg(long)]
+    ferrule: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+struct Stories {
+    #[command(flatten)]
+    worlds: Worlds,
+    /// Only stories with one of these in their file name.
+    names: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Build => println!("{}", tools::build()?.display()),
+        Verb::Up(worlds) => {
+            Tools::ensure(worlds.ferrule.clone())?;
+            up::up(&worlds.arguments())?;
+        }
+        Verb::Down => up::down()?,
+        Verb::Status => up::status()?,
+        Verb::Test(stories) => return test(&stories),
+        Verb::Supervise(worlds) => {
+            let mut inner = os::command(std::env::current_exe()?);
+            return up::supervise(inner.arg("stay").args(worlds.arguments()));
+        }
+        Verb::Stay(worlds) => {
+            cage::enter()?;
+            up::stay(&Tools::ensure(worlds.ferrule)?, &worlds.worlds)?;
+        }
+        Verb::Tell(stories) => {
+            cage::enter()?;
+            return tell(&stories);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Worlds {
+    /// The same as words of a command line.
+    fn arguments(&self) -> Vec<String> {
+        let worlds: Vec<_> = self.worlds.iter().map(ToString::to_string).collect();
+        let mut flags = vec![format!("--worlds={}", worlds.join(","))];
+        if let Some(path) = &self.ferrule {
+            flags.push(format!("--ferrule={}", path.display()));
+        }
+        flags
+    }
+}
+
+/// Builds what is missing while there is a network, then goes inside.
+fn test(stories: &Stories) -> Result<ExitCode> {
+    cage::require_root()?;
+    chosen(stories)?;
+    Tools::ensure(stories.worlds.ferrule.clone())?;
+    let (_folder, _lock) = up::claim("test")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner
+        .arg("tell")
+        .args(stories.worlds.arguments())
+        .args(&stories.names);
+    cage::run(&mut inner, |_| {})
+}
+
+fn chosen(stories: &Stories) -> Result<Vec<Story>> {
+    let mut all = story::all(&story::folder())?;
+    let names = &stories.names;
+    all.retain(|story| names.is_empty() || names.iter().any(|part| story.name.contains(part)));
+    if all.is_empty() {
+        bail!("no story is called {names:?}");
+    }
+    Ok(all)
+}
+
+fn tell(stories: &Stories) -> Result<ExitCode> {
+    let tools = Tools::ensure(stories.worlds.ferrule.clone())?;
+    let folder = up::folder("test")?;
+    let begun = os::now();
+    let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
+    println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
+    let mut teller = Teller::new(lab);
+    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
+    for story in chosen(stories)? {
+        if !teller.knows(&story) {
+            skipped.push(format!(
+                "{} (no world in mode {})",
+                story.name,
+                story.modes.join(" or ")
+            ));
+            continue;
+        }
+        let begun = os::now();
+        let result = teller.tell(&story);
+        let seconds = begun.elapsed().as_secs_f64();
+        let word = if result.is_ok() { "ok    " } else { "FAILED" };
+        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
+        match result {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                println!("{}", indented(&format!("{error:#}")));
+                failed.push(story.name);
+            }
+        }
+    }
+    println!(
+        "{passed} stories passed, {} failed, in {:.1} s",
+        failed.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    for story in skipped {
+        println!("skipped: {story}");
+    }
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("failed: {}", failed.join(", "));
+    println!("logs: {}", teller.logs().join("\n      "));
+    Ok(ExitCode::FAILURE)
+}
+
+fn indented(text: &str) -> String {
+    let lines = text
+        .trim_end()
+        .lines()
+        .map(|line| format!("         {line}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,91 @@
+//! Programs of the lab that keep running, each with a log.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::os;
+
+/// How long a program may take to end when asked to.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// A running program. Dropping it ends the program.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a program that writes to `<folder>/<name>.log`. Earlier lines in it stay.
+    pub fn start(name: &str, command: &mut Command, folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("cannot open {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("`{name}` cannot be started"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Fails with the end of its log when it is no longer running.
+    pub fn check(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(());
+        };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().rev().take(15).collect();
+        let last: Vec<_> = lines.into_iter().rev().collect();
+        anyhow::bail!(
+            "{} ended with {status}; the end of {}:\n{}",
+            self.name,
+            self.log.display(),
+            last.join("\n")
+        )
+    }
+
+    /// Asks it to end, and makes it end when it does not.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(status);
+        }
+        let id = i32::try_from(self.child.id()).context("no process has such an id")?;
+        kill(Pid::from_raw(id), Signal::SIGTERM).context("cannot ask it to end")?;
+        match os::poll(FAREWELL, || self.child.try_wait().ok().flatten()) {
+            Some(status) => Ok(status),
+            None => self.kill(),
+        }
+    }
+
+    /// Ends it without asking.
+    pub fn kill(&mut self) -> Result<ExitStatus> {
+        self.child.kill()?;
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It ends with the lab in any case.
+        let _ended = self.kill();
+    }
+}

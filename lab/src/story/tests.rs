@@ -1,0 +1,143 @@
+//! Stories are read as they are meant, and every story of this checkout can be read.
+
+use super::line::{Outcome, Packet};
+use super::*;
+use crate::plan::Family;
+use crate::probe::{Answer, Answers};
+use crate::story::short::Memory;
+use serde_json::json;
+
+fn story(steps: &str) -> Result<Story> {
+    Story::parse(
+        "test",
+        &format!("story: A test.\ncovers: [NFT-001]\nsteps:\n{steps}"),
+    )
+}
+
+fn answers(all: &[(&str, u16, &str)]) -> Answers {
+    let pod = |&(name, port, from): &(&str, u16, &str)| Answer::Pod {
+        name: name.to_owned(),
+        port,
+        from: from.to_owned(),
+    };
+    all.iter().map(pod).collect()
+}
+
+#[test]
+fn every_story_here_can_be_read() {
+    let stories = all(&folder()).unwrap();
+    assert!(!stories.is_empty());
+    let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/parity.md");
+    let parity = std::fs::read_to_string(parity).unwrap();
+    for story in &stories {
+        for id in story.differences() {
+            assert!(
+                parity.contains(id),
+                "{}: {id} is not in docs/parity.md",
+                story.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_line_holds_several_senders_and_pods() {
+    let packet = Packet::parse("a1 outside1 -> [fd00::1]:80 udp").unwrap();
+    assert_eq!(packet.senders, ["a1", "outside1"]);
+    assert_eq!(
+        packet.target(|_, _| None).unwrap().to_string(),
+        "[fd00::1]:80"
+    );
+
+    let outcome = Outcome::parse("a1 from node1, b1:8081 b2 from client").unwrap();
+    let good = [("a1", 8080, "node1"), ("b1", 8081, "a2"), ("b2", 1, "a2")];
+    assert!(outcome.fits(&answers(&good), "a2"));
+    assert!(!outcome.fits(&answers(&good[..2]), "a2"), "one is missing");
+    assert!(
+        !outcome.fits(&answers(&good), "a3"),
+        "another client was seen"
+    );
+    let mut more = answers(&good);
+    more.insert(Answer::Refused);
+    assert!(!outcome.fits(&more, "a2"), "one try was refused");
+}
+
+#[test]
+fn affinity_is_one_of_several() {
+    let outcome = Outcome::parse("one of a1 b1").unwrap();
+    assert!(outcome.fits(&answers(&[("b1", 1, "a2")]), "a2"));
+    assert!(!outcome.fits(&answers(&[("b1", 1, "a2"), ("a1", 1, "a2")]), "a2"));
+    assert!(!outcome.fits(&answers(&[("b2", 1, "a2")]), "a2"));
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused() {
+    for steps in [
+        "- packets: [a1 => web:80 = b1]",
+        "- packets: [a1 -> web:80 = z9]",
+        "- packets: [zz -> web:80 = a1]",
+        "- packets: [a1 -> web = a1]",
+        "- packets: [a1 -> web:80 icmp = a1]",
+        "- packets: [a1 -> web:80]",
+        "- http: [a1 -> node1:1 = ok]",
+        "- restart: everything",
+        "- apply: [{servce: web}]",
+        "- apply: [{service: web, ips: [10.96.0.9], ports: [x]}]",
+        "- apply: [{service: web, ips: [10.96.0.9], ports: [80], endpoints: [a1 sleepy]}]",
+        "- dance: [a1]",
+    ] {
+        assert!(story(steps).is_err(), "{steps}");
+    }
+}
+
+#[test]
+fn where_programs_differ_a_reason_is_needed() {
+    let table = "- packets: [{line: a1 -> web:80 = a1, kube-proxy: refused";
+    assert!(story(&format!("{table}}}]")).is_err());
+    let story = story(&format!("{table}, differs: NFT-001}}]")).unwrap();
+    assert_eq!(story.differences().collect::<Vec<_>>(), ["NFT-001"]);
+    let Step::Packets(lines) = &story.steps[0] else {
+        panic!("another step")
+    };
+    assert_eq!(
+        lines[0].outcome(&"kube-proxy/nftables".parse().unwrap()),
+        "refused"
+    );
+    assert_eq!(lines[0].outcome(&"ferrule/nftables".parse().unwrap()), "a1");
+}
+
+#[test]
+fn a_short_form_stands_for_a_service_and_its_slices() {
+    let mut memory = Memory::default();
+    let item = json!({
+        "service": "web",
+        "ips": ["10.96.1.1", "fd00:10:96::1"],
+        "ports": ["80->8081 @30080", "53->5353/udp"],
+        "endpoints": ["a1", "b1 terminating zone=west"],
+        "spec": { "type": "NodePort" },
+    });
+    let objects = memory.objects(&item, "ns").unwrap();
+    assert_eq!(objects.len(), 3);
+    assert_eq!(objects[0]["spec"]["ports"][0]["nodePort"], 30080);
+    assert_eq!(objects[0]["spec"]["ports"][1]["protocol"], "UDP");
+    assert_eq!(objects[0]["spec"]["ipFamilyPolicy"], "RequireDualStack");
+    assert_eq!(objects[2]["addressType"], "IPv6");
+    assert_eq!(objects[2]["ports"][0]["port"], 8081);
+    assert_eq!(objects[2]["endpoints"][1]["conditions"]["serving"], true);
+    assert_eq!(
+        objects[2]["endpoints"][1]["hints"]["forZones"][0]["name"],
+        "west"
+    );
+    assert_eq!(
+        memory.address("web", Family::V6).unwrap().to_string(),
+        "fd00:10:96::1"
+    );
+
+    let moved = memory
+        .objects(&json!({ "endpoints": { "web": [] } }), "ns")
+        .unwrap();
+    assert_eq!(moved.len(), 2);
+    assert_eq!(moved[0]["endpoints"], json!([]));
+    assert_eq!(memory.delete("web", "ns").unwrap().len(), 3);
+    assert!(memory.delete("web", "ns").is_err());
+}

@@ -1,0 +1,132 @@
+//! The programs the lab runs: Kubernetes' own, built once from source, and ferrule.
+//!
+//! `lab/go.mod` names the version. What was built lies in the user's cache folder, one folder per
+//! version, so that every checkout on a machine shares it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::os;
+
+const PROGRAMS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-proxy"];
+const MODULE: &str = include_str!("../go.mod");
+
+/// Where programs are.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    kubernetes: PathBuf,
+    ferrule: PathBuf,
+}
+
+impl Tools {
+    /// Finds the programs; builds those of Kubernetes when they are missing.
+    ///
+    /// `ferrule` is the program to test, by default the one beside this program.
+    pub fn ensure(ferrule: Option<PathBuf>) -> Result<Self> {
+        let kubernetes = build()?;
+        let ferrule = match ferrule {
+            Some(path) => path,
+            None => std::env::current_exe()?.with_file_name("ferrule"),
+        };
+        Ok(Self {
+            kubernetes,
+            ferrule,
+        })
+    }
+
+    /// One of Kubernetes' programs, or `ferrule`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        match name {
+            "ferrule" => self.ferrule.clone(),
+            _ => self.kubernetes.join(name),
+        }
+    }
+
+    /// Fails when ferrule was not built.
+    pub fn require_ferrule(&self) -> Result<()> {
+        ensure!(
+            self.ferrule.is_file(),
+            "{} is missing: `cargo build -p ferrule` makes it, `--ferrule` names another",
+            self.ferrule.display()
+        );
+        Ok(())
+    }
+}
+
+/// The version of Kubernetes that go.mod asks for.
+pub fn version() -> &'static str {
+    let line = MODULE.lines().find_map(|line| {
+        line.trim()
+            .trim_start_matches("require ")
+            .strip_prefix("k8s.io/kubernetes ")
+    });
+    let version = line.and_then(|rest| rest.split_whitespace().next());
+    version.expect("lab/go.mod requires k8s.io/kubernetes")
+}
+
+/// Builds Kubernetes' programs unless they are there, and returns their folder.
+pub fn build() -> Result<PathBuf> {
+    let folder = cache()?.join(version());
+    let complete = || PROGRAMS.iter().all(|name| folder.join(name).is_file());
+    if complete() {
+        return Ok(folder);
+    }
+    std::fs::create_dir_all(&folder)?;
+    // Two checkouts may come here at once; the second then finds the work done.
+    let lock = File::create(folder.join("lock"))?;
+    lock.lock()?;
+    if !complete() {
+        compile(&folder)?;
+    }
+    Ok(folder)
+}
+
+fn compile(folder: &Path) -> Result<()> {
+    let unfinished = folder.join("unfinished");
+    std::fs::create_dir_all(&unfinished)?;
+    let version = version();
+    let stamp = |module: &str| format!("-X k8s.io/{module}/version.gitVersion={version}");
+    let flags = format!(
+        "-ldflags=-s -w {} {}",
+        stamp("component-base"),
+        stamp("client-go/pkg")
+    );
+    // One call for all: they share most packages.
+    let mut go = os::command("nice");
+    go.args(["go", "build", "-trimpath", "-buildvcs=false", &flags, "-o"])
+        .arg(&unfinished)
+        .args(PROGRAMS.map(|name| format!("k8s.io/kubernetes/cmd/{name}")))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "-mod=readonly");
+    let status = go.status().context("`nice go` cannot be started")?;
+    if !status.success() {
+        bail!("Kubernetes {version} was not built: `go build` ended with {status}");
+    }
+    for name in PROGRAMS {
+        std::fs::rename(unfinished.join(name), folder.join(name))?;
+    }
+    std::fs::remove_dir(unfinished)?;
+    Ok(())
+}
+
+fn cache() -> Result<PathBuf> {
+    let named = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty());
+    let base = match named {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+    };
+    Ok(base.join("ferrule-lab"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_one_in_the_module_file() {
+        assert!(version().starts_with("v1."), "{}", version());
+    }
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask lab`: the real cluster that stories are told in. The lab itself is a program of its
+//! own, in `lab/`; here everything it needs is made ready.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::test::Outcome;
+use crate::{run, tools};
+
+/// Builds ferrule and the lab, and hands the words to it.
+pub(crate) fn lab(words: &[String]) -> Result<()> {
+    tools::ensure(&[])?;
+    tools::go()?;
+    // Both in one folder: the lab tests the program it lies beside.
+    run::cargo(["build", "--locked", "-p", "ferrule", "-p", "ferrule-lab"])?;
+    // Not by `cargo run`, which would build its dependencies once more for it alone.
+    let program = std::env::current_exe()?.with_file_name("ferrule-lab");
+    let program = program
+        .to_str()
+        .context("the target folder's name is not text")?;
+    run::program(program, words.iter().map(String::as_str), &[])
+}
+
+/// All stories, as a step of `cargo xtask test`.
+pub(crate) fn stories() -> Result<Outcome> {
+    if let Some(reason) = unable() {
+        ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
+        return Ok(Outcome::Skipped(format!("stories: {reason}")));
+    }
+    lab(&["test".to_owned()])?;
+    Ok(Outcome::Done)
+}
+
+/// Why this machine cannot run a lab.
+fn unable() -> Option<&'static str> {
+    let root = run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0");
+    if !root {
+        return Some("the lab makes network namespaces, which needs root");
+    }
+    if run::find("go").is_none() {
+        return Some("the lab builds Kubernetes with `go`, which is missing");
+    }
+    None
+}
