@@ -9,6 +9,7 @@
 )]
 
 mod captures;
+mod counters;
 mod flows;
 mod listing;
 mod packets;
