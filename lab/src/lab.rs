@@ -60,6 +60,7 @@ impl Lab {
 
     /// Waits until every proxy has programmed what was written.
     pub fn settle(&mut self, nodes_changed: bool) -> Result<()> {
+        self.control.check()?;
         let (api, worlds) = (&self.control.api, &mut self.worlds);
         if nodes_changed {
             self.barrier.pass_nodes(api, worlds)

@@ -168,6 +168,7 @@ impl World {
         })?
     }
 
+    /// Fails when a proxy ended that should run.
     pub fn check(&mut self) -> Result<()> {
         self.proxies.values_mut().try_for_each(Process::check)
     }

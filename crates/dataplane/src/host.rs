@@ -123,6 +123,21 @@ impl Host {
         Ok(warnings)
     }
 
+    /// Lets packets to localhost be translated to addresses elsewhere.
+    ///
+    /// # Errors
+    /// The setting could not be written.
+    pub fn route_localnet(&self) -> Result<(), SettingError> {
+        let path = self.path("proc/sys/net/ipv4/conf/all/route_localnet");
+        set(&path, 1, |now| now == 1)
+    }
+
+    /// Whether connection tracking takes packets outside of the window for good ones.
+    pub fn is_tcp_liberal(&self) -> bool {
+        let value = self.read("proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal");
+        value.is_ok_and(|value| value.trim() != "0")
+    }
+
     /// How willingly the kernel ends us when memory runs out.
     ///
     /// # Errors

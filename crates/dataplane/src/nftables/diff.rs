@@ -119,10 +119,13 @@ pub fn whole(installed: &Snapshot, wanted: &mut Ruleset, ground: Ground) -> Vec<
             steps.push(Step::AddOwnSet(set.clone()));
         }
     }
+    let missing = wanted
+        .chains
+        .keys()
+        .filter(|name| !there.contains(&***name));
+    steps.extend(missing.cloned().map(Chain::new).map(Step::AddChain));
+    // All chains are there before any rule: one may lead to another.
     for (name, wanted) in &wanted.chains {
-        if !there.contains(&**name) {
-            steps.push(Step::AddChain(Chain::new(name.clone())));
-        }
         let new: Vec<_> = wanted.iter().collect();
         steps.extend(replace_rules(name, of(&rules, name), &new));
     }
@@ -171,11 +174,14 @@ impl Redrawn {
                 steps.push(Step::AddOwnSet((*set).clone()));
             }
         }
-        for (name, new) in &new_chains {
-            let old = old_chains.get(name).copied().unwrap_or_default();
+        for name in new_chains.keys() {
             if !old_chains.contains_key(name) {
                 steps.push(Step::AddChain(Chain::new(Name::clone(name))));
             }
+        }
+        // All chains are there before any rule: one may lead to another.
+        for (name, new) in &new_chains {
+            let old = old_chains.get(name).copied().unwrap_or_default();
             let new: Vec<_> = new.iter().collect();
             steps.extend(replace_rules(name, &old.iter().collect::<Vec<_>>(), &new));
         }
