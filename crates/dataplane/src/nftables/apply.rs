@@ -94,8 +94,13 @@ impl<T: Transport> Nftables<T> {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        let mut batch = Batch::new(kernel_family(self.family), TABLE);
-        // Deleting what is not there is refused; adding what is there is not.
+        let family = kernel_family(self.family);
+        let tables = self.nft.tables(family).map_err(unread)?;
+        if tables.iter().all(|table| &*table.object.name != TABLE) {
+            return Ok(Applied::default());
+        }
+        let mut batch = Batch::new(family, TABLE);
+        // Somebody else may delete it first, and deleting what is not there is refused.
         batch.add_table(&names::table());
         batch.delete_table();
         let done = self.nft.commit(&batch);
