@@ -59,9 +59,8 @@ impl Default for Options {
 /// # Errors
 /// What the kernel said; `NotFound` if there is no such counter.
 pub fn packets(counter: &str) -> io::Result<u64> {
-    let counted = Nfacct::open()?.get(counter).map_err(said)?;
-    let counted = counted.ok_or(io::ErrorKind::NotFound)?;
-    Ok(counted.packets)
+    let found = Nfacct::open()?.get(counter).map_err(said)?;
+    Ok(found.ok_or(io::ErrorKind::NotFound)?.packets)
 }
 
 /// What `iptables-restore` would be given on a machine without rules, with the addresses that this

@@ -5,7 +5,7 @@ use std::io;
 use anyhow::{Context as _, anyhow, bail};
 use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::iptables::Iptables;
+use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun};
 
@@ -155,7 +155,7 @@ fn remove(mode: Mode, family: Family) -> anyhow::Result<()> {
                 Nftables::open(family, nftables::Options::default()).map_err(explain)?;
             rules.remove().map(steps).map_err(failed)
         }
-        Mode::Iptables => match Iptables::open(family, Default::default()) {
+        Mode::Iptables => match Iptables::open(family, iptables::Options::default()) {
             Ok(mut rules) => rules.remove().map(steps).map_err(failed),
             // Nobody can have made rules without it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
