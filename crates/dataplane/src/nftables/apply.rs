@@ -125,7 +125,10 @@ impl<T: Transport> Nftables<T> {
                 Some(installed) => diff::whole(installed, &wanted, ground),
                 None => diff::create(&wanted, ground),
             };
+            // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
+            // it was here after all, the kernel refuses what does not fit.
             let generation = installed.map(|installed| installed.generation);
+            let generation = generation.filter(|_| attempt < ATTEMPTS);
             match self.commit(steps, generation) {
                 Ok(done) => break done,
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
