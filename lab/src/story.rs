@@ -154,7 +154,7 @@ impl Story {
         Self::parse(&name.to_string_lossy(), &text).with_context(|| file.display().to_string())
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self> {
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut story: Self = serde_saphyr::from_str(text)?;
         name.clone_into(&mut story.name);
         for id in &story.covers {

@@ -37,8 +37,9 @@ pub struct Service {
     endpoints: Option<Vec<String>>,
     #[serde(default)]
     spec: Map<String, Value>,
+    /// Without it the status stays as it is.
     #[serde(default)]
-    ingress: Vec<Value>,
+    ingress: Option<Vec<Value>>,
     #[serde(default)]
     labels: Map<String, Value>,
 }
@@ -209,8 +210,8 @@ impl Service {
             "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": spec,
         });
-        if !self.ingress.is_empty() {
-            let ingress: Vec<_> = self.ingress.iter().map(ingress).collect();
+        if let Some(written) = &self.ingress {
+            let ingress: Vec<_> = written.iter().map(ingress).collect();
             object["status"] = json!({ "loadBalancer": { "ingress": ingress } });
         }
         Ok(object)
@@ -256,6 +257,13 @@ impl Service {
             .map(|word| Port::parse(&word.text(), alone))
             .collect()
     }
+}
+
+/// The ports of an EndpointSlice for ports of a Service in short form.
+pub fn slice_ports(words: &[String]) -> Result<Vec<Value>> {
+    let alone = words.len() == 1;
+    let port = |word: &String| Ok(Port::parse(word, alone)?.of_slice());
+    words.iter().map(port).collect()
 }
 
 /// An address, or the whole entry.
@@ -329,7 +337,7 @@ impl Port {
 
 /// `a1`, and words about it: `unready`, `terminating` (serves until it is gone), `gone`
 /// (terminating and no longer serving), `zone=west`, `for-node=node1`, `on=node2`.
-fn endpoint(text: &str, family: Family) -> Result<Value> {
+pub fn endpoint(text: &str, family: Family) -> Result<Value> {
     let mut words = text.split_whitespace();
     let name = words.next().context("an endpoint has no name")?;
     let pod = plan::pods().find(|pod| pod.name == name);
