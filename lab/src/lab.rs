@@ -73,6 +73,14 @@ impl Lab {
     }
 }
 
+impl Lab {
+    /// As [`Lab::settle`], but what follows the rules a moment later may not be done yet: health
+    /// answers, forgotten flows, metrics.
+    pub fn glance(&mut self) -> Result<()> {
+        self.barrier.move_once(&self.control.api, &mut self.worlds)
+    }
+}
+
 /// Where pods answer and requests to the API server run: one thread that lives as long as the
 /// process.
 fn runtime() -> Result<Handle> {

@@ -18,6 +18,7 @@ mod api;
 mod barrier;
 mod cage;
 mod control;
+mod differ;
 mod lab;
 mod netns;
 mod os;
@@ -63,6 +64,8 @@ enum Verb {
     Status,
     /// Tells stories in a lab of its own.
     Test(Stories),
+    /// Compares ferrule with kube-proxy in random clusters.
+    Differ(Clusters),
     /// The outer half of a lab that stays up.
     #[command(hide = true)]
     Supervise(Worlds),
@@ -72,6 +75,9 @@ enum Verb {
     /// The inner half of `test`.
     #[command(hide = true)]
     Tell(Stories),
+    /// The inner half of `differ`.
+    #[command(hide = true)]
+    Compare(Clusters),
 }
 
 #[derive(Args, Clone)]
@@ -96,6 +102,18 @@ struct Stories {
     names: Vec<String>,
 }
 
+#[derive(Args, Clone)]
+struct Clusters {
+    #[command(flatten)]
+    order: differ::Order,
+    /// The mode of both programs.
+    #[arg(long, default_value = "nftables")]
+    mode: String,
+    /// The program to test; by default the one beside this program.
+    #[arg(long)]
+    ferrule: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
         Ok(code) => code,
@@ -116,6 +134,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
         Verb::Test(stories) => return test(&stories),
+        Verb::Differ(clusters) => return differ(&clusters),
         Verb::Supervise(worlds) => {
             let mut inner = os::command(std::env::current_exe()?);
             return up::supervise(inner.arg("stay").args(worlds.arguments()));
@@ -127,6 +146,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Tell(stories) => {
             cage::enter()?;
             return tell(&stories);
+        }
+        Verb::Compare(clusters) => {
+            cage::enter()?;
+            return compare(&clusters);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -156,6 +179,49 @@ fn test(stories: &Stories) -> Result<ExitCode> {
         .args(stories.worlds.arguments())
         .args(&stories.names);
     cage::run(&mut inner, |_| {})
+}
+
+/// As [`test`], for random clusters.
+fn differ(clusters: &Clusters) -> Result<ExitCode> {
+    cage::require_root()?;
+    let worlds = clusters.worlds()?;
+    Tools::ensure(worlds.ferrule)?;
+    let (_folder, _lock) = up::claim("differ")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    let order = clusters.order;
+    inner
+        .arg("compare")
+        .args(["--seed", &order.seed.to_string()])
+        .args(["--count", &order.count.to_string()])
+        .args(["--mode", &clusters.mode]);
+    if let Some(path) = &clusters.ferrule {
+        inner.arg("--ferrule").arg(path);
+    }
+    cage::run(&mut inner, |_| {})
+}
+
+fn compare(clusters: &Clusters) -> Result<ExitCode> {
+    let worlds = clusters.worlds()?;
+    let tools = Tools::ensure(worlds.ferrule)?;
+    let folder = up::folder("differ")?;
+    let mut lab = Lab::start(&tools, &worlds.worlds, &folder)?;
+    let same = differ::run(&mut lab, clusters.order, &folder)?;
+    Ok(if same {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Clusters {
+    /// Both programs in the mode.
+    fn worlds(&self) -> Result<Worlds> {
+        let key = |program: &str| format!("{program}/{}", self.mode).parse();
+        Ok(Worlds {
+            worlds: vec![key("ferrule")?, key("kube-proxy")?],
+            ferrule: self.ferrule.clone(),
+        })
+    }
 }
 
 fn chosen(stories: &Stories) -> Result<Vec<Story>> {
