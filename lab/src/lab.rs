@@ -83,7 +83,7 @@ impl Lab {
 
 /// Where pods answer and requests to the API server run: one thread that lives as long as the
 /// process.
-fn runtime() -> Result<Handle> {
+pub fn runtime() -> Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()

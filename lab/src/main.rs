@@ -26,6 +26,7 @@ mod plan;
 mod pod;
 mod probe;
 mod process;
+mod race;
 mod story;
 mod teller;
 mod tools;
@@ -66,6 +67,11 @@ enum Verb {
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
+    /// Races ferrule against kube-proxy: time, memory and processor at growing sizes.
+    Race(race::Options),
+    /// The inner half of `race`.
+    #[command(hide = true)]
+    Run(race::Options),
     /// The outer half of a lab that stays up.
     #[command(hide = true)]
     Supervise(Worlds),
@@ -135,6 +141,11 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Status => up::status()?,
         Verb::Test(stories) => return test(&stories),
         Verb::Differ(clusters) => return differ(&clusters),
+        Verb::Race(options) => return race(&options),
+        Verb::Run(options) => {
+            cage::enter()?;
+            race::run(&options, &up::folder("race")?)?;
+        }
         Verb::Supervise(worlds) => {
             let mut inner = os::command(std::env::current_exe()?);
             return up::supervise(inner.arg("stay").args(worlds.arguments()));
@@ -222,6 +233,19 @@ impl Clusters {
             ferrule: self.ferrule.clone(),
         })
     }
+}
+
+/// Builds what is missing while there is a network, then goes inside with the same words.
+fn race(options: &race::Options) -> Result<ExitCode> {
+    if race::is_told_again(options)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    cage::require_root()?;
+    race::prepare(options)?;
+    let (_folder, _lock) = up::claim("race")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner.arg("run").args(std::env::args_os().skip(2));
+    cage::run(&mut inner, |_| {})
 }
 
 fn chosen(stories: &Stories) -> Result<Vec<Story>> {
