@@ -95,8 +95,13 @@ impl<T: Transport> Nftables<T> {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        let mut batch = Batch::new(kernel_family(self.family), TABLE);
-        // Deleting what is not there is refused; adding what is there is not.
+        let family = kernel_family(self.family);
+        let tables = self.nft.tables(family).map_err(unread)?;
+        if tables.iter().all(|table| &*table.object.name != TABLE) {
+            return Ok(Applied::default());
+        }
+        let mut batch = Batch::new(family, TABLE);
+        // Somebody else may delete it first, and deleting what is not there is refused.
         batch.add_table(&names::table());
         batch.delete_table();
         let done = self.nft.commit(&batch);
@@ -121,7 +126,10 @@ impl<T: Transport> Nftables<T> {
                 Some(installed) => diff::whole(installed, &mut wanted, ground),
                 None => diff::create(&mut wanted, ground),
             };
+            // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
+            // it was here after all, the kernel refuses what does not fit.
             let generation = installed.map(|installed| installed.generation);
+            let generation = generation.filter(|_| attempt < ATTEMPTS);
             match self.commit(steps, generation) {
                 Ok(done) => break (wanted, done),
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
