@@ -134,9 +134,11 @@ impl TryFrom<Written> for Expectation {
 }
 
 impl Expectation {
-    /// What must be seen in a world. The most specific selector counts.
+    /// What must be seen in a world. The most specific selector counts; what is said of iptables
+    /// holds for both of its flavours.
     pub fn outcome(&self, world: &WorldKey) -> &str {
-        [&world.to_string(), &world.program, &world.mode]
+        let in_mode = format!("{}/{}", world.program, world.mode);
+        [&world.to_string(), &in_mode, &world.program, &world.mode]
             .into_iter()
             .find_map(|selector| self.otherwise.get(selector))
             .unwrap_or(&self.outcome)

@@ -21,7 +21,7 @@ use crate::story::line::Packet;
 use crate::story::short::Memory;
 use crate::story::{Expectation, Step, Story};
 use crate::world::{Who, World};
-use crate::{api, os, plan};
+use crate::{api, os, plan, rules};
 use check::Look;
 use flows::Flows;
 use nodes::Nodes;
@@ -88,6 +88,7 @@ impl Teller {
             .enumerate()
             .try_for_each(|(number, step)| {
                 self.step(story, step, &mut scene)
+                    .and_then(|()| self.compare_rules(step, &scene))
                     .with_context(|| format!("step {}", number + 1))
             });
         let swapped = scene.swapped;
@@ -156,6 +157,17 @@ impl Teller {
                 self.lab.settle(false)
             }
             Step::Run(commands) => self.run(commands, scene),
+        }
+    }
+
+    /// After whatever may change rules, worlds in iptables mode must have the same ones.
+    fn compare_rules(&self, step: &Step, scene: &Scene) -> Result<()> {
+        match step {
+            Step::Apply(_) | Step::Delete(_) | Step::Restart(_) => {
+                let worlds = self.worlds(scene);
+                fail(rules::report(&rules::compare(&worlds)?, &worlds))
+            }
+            _ => Ok(()),
         }
     }
 
