@@ -40,16 +40,23 @@ pub struct Barrier {
 impl Barrier {
     /// Returns when every proxy is up to date.
     pub fn pass(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
+        self.move_once(api, worlds)?;
+        self.move_port(api, worlds)
+    }
+
+    /// Returns when everything written before is in the rules of every proxy.
+    pub fn move_once(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
         self.endpoint = (self.endpoint + 1) % PORTS.len();
         for family in Family::BOTH {
             api.apply(&slice(family, PORTS[self.endpoint]))?;
         }
-        for _ in 0..2 {
-            self.port = (self.port + 1) % 10000;
-            api.apply(&service(FIRST_PORT + self.port))?;
-            self.wait(worlds)?;
-        }
-        Ok(())
+        self.move_port(api, worlds)
+    }
+
+    fn move_port(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
+        self.port = (self.port + 1) % 10000;
+        api.apply(&service(FIRST_PORT + self.port))?;
+        self.wait(worlds)
     }
 
     /// As [`Barrier::pass`], after Node objects were changed too.

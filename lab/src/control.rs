@@ -90,6 +90,12 @@ impl Control {
         self.wait()
     }
 
+    /// Ends the controllers for good: whoever writes slices itself does not need them, and they
+    /// would do their share of work for every object.
+    pub fn end_controllers(&mut self) {
+        drop(self.controllers.take());
+    }
+
     fn wait(&mut self) -> Result<()> {
         let ready = os::poll(PATIENCE, || {
             if let Err(error) = self.check() {

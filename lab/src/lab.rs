@@ -73,9 +73,17 @@ impl Lab {
     }
 }
 
+impl Lab {
+    /// As [`Lab::settle`], but what follows the rules a moment later may not be done yet: health
+    /// answers, forgotten flows, metrics.
+    pub fn glance(&mut self) -> Result<()> {
+        self.barrier.move_once(&self.control.api, &mut self.worlds)
+    }
+}
+
 /// Where pods answer and requests to the API server run: one thread that lives as long as the
 /// process.
-fn runtime() -> Result<Handle> {
+pub fn runtime() -> Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()

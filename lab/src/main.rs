@@ -18,6 +18,7 @@ mod api;
 mod barrier;
 mod cage;
 mod control;
+mod differ;
 mod lab;
 mod netns;
 mod os;
@@ -25,6 +26,7 @@ mod plan;
 mod pod;
 mod probe;
 mod process;
+mod race;
 mod story;
 mod teller;
 mod tools;
@@ -63,6 +65,13 @@ enum Verb {
     Status,
     /// Tells stories in a lab of its own.
     Test(Stories),
+    /// Compares ferrule with kube-proxy in random clusters.
+    Differ(Clusters),
+    /// Races ferrule against kube-proxy: time, memory and processor at growing sizes.
+    Race(race::Options),
+    /// The inner half of `race`.
+    #[command(hide = true)]
+    Run(race::Options),
     /// The outer half of a lab that stays up.
     #[command(hide = true)]
     Supervise(Worlds),
@@ -72,6 +81,9 @@ enum Verb {
     /// The inner half of `test`.
     #[command(hide = true)]
     Tell(Stories),
+    /// The inner half of `differ`.
+    #[command(hide = true)]
+    Compare(Clusters),
 }
 
 #[derive(Args, Clone)]
@@ -96,6 +108,18 @@ struct Stories {
     names: Vec<String>,
 }
 
+#[derive(Args, Clone)]
+struct Clusters {
+    #[command(flatten)]
+    order: differ::Order,
+    /// The mode of both programs.
+    #[arg(long, default_value = "nftables")]
+    mode: String,
+    /// The program to test; by default the one beside this program.
+    #[arg(long)]
+    ferrule: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
         Ok(code) => code,
@@ -116,6 +140,12 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
         Verb::Test(stories) => return test(&stories),
+        Verb::Differ(clusters) => return differ(&clusters),
+        Verb::Race(options) => return race(&options),
+        Verb::Run(options) => {
+            cage::enter()?;
+            race::run(&options, &up::folder("race")?)?;
+        }
         Verb::Supervise(worlds) => {
             let mut inner = os::command(std::env::current_exe()?);
             return up::supervise(inner.arg("stay").args(worlds.arguments()));
@@ -127,6 +157,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Tell(stories) => {
             cage::enter()?;
             return tell(&stories);
+        }
+        Verb::Compare(clusters) => {
+            cage::enter()?;
+            return compare(&clusters);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -155,6 +189,62 @@ fn test(stories: &Stories) -> Result<ExitCode> {
         .arg("tell")
         .args(stories.worlds.arguments())
         .args(&stories.names);
+    cage::run(&mut inner, |_| {})
+}
+
+/// As [`test`], for random clusters.
+fn differ(clusters: &Clusters) -> Result<ExitCode> {
+    cage::require_root()?;
+    let worlds = clusters.worlds()?;
+    Tools::ensure(worlds.ferrule)?;
+    let (_folder, _lock) = up::claim("differ")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    let order = clusters.order;
+    inner
+        .arg("compare")
+        .args(["--seed", &order.seed.to_string()])
+        .args(["--count", &order.count.to_string()])
+        .args(["--mode", &clusters.mode]);
+    if let Some(path) = &clusters.ferrule {
+        inner.arg("--ferrule").arg(path);
+    }
+    cage::run(&mut inner, |_| {})
+}
+
+fn compare(clusters: &Clusters) -> Result<ExitCode> {
+    let worlds = clusters.worlds()?;
+    let tools = Tools::ensure(worlds.ferrule)?;
+    let folder = up::folder("differ")?;
+    let mut lab = Lab::start(&tools, &worlds.worlds, &folder)?;
+    let same = differ::run(&mut lab, clusters.order, &folder)?;
+    Ok(if same {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Clusters {
+    /// Both programs in the mode.
+    fn worlds(&self) -> Result<Worlds> {
+        let key = |program: &str| format!("{program}/{}", self.mode).parse();
+        Ok(Worlds {
+            worlds: vec![key("ferrule")?, key("kube-proxy")?],
+            ferrule: self.ferrule.clone(),
+        })
+    }
+}
+
+/// Builds what is missing while there is a network, then goes inside with the same words.
+fn race(options: &race::Options) -> Result<ExitCode> {
+    if race::is_told_again(options)? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    cage::require_root()?;
+    race::prepare(options)?;
+    let (_folder, _lock) = up::claim("race")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner.arg("run").args(std::env::args_os().skip(2));
     cage::run(&mut inner, |_| {})
 }
 

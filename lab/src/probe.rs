@@ -173,7 +173,7 @@ impl Flow {
 }
 
 /// What a pod said about itself and us.
-fn read(line: &[u8]) -> Answer {
+pub fn read(line: &[u8]) -> Answer {
     let text = String::from_utf8_lossy(line);
     if text.is_empty() {
         return Answer::Closed;

@@ -157,7 +157,7 @@ impl Story {
         Self::parse(&name.to_string_lossy(), &text).with_context(|| file.display().to_string())
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self> {
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
         let written: Value = serde_saphyr::from_str(text)?;
         let mut story: Self = serde_json::from_value(each::expand(written)?)?;
         name.clone_into(&mut story.name);

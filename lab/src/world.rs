@@ -194,7 +194,7 @@ impl World {
 }
 
 /// What every proxy is told, whichever program it is. Little, so that defaults are tested too.
-fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
+pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
     let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "1s" });
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

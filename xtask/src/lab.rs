@@ -20,6 +20,23 @@ pub(crate) fn lab(words: &[String]) -> Result<()> {
     run::program(program, words.iter().map(String::as_str), &[])
 }
 
+/// The same with everything built for release, and a race instead of stories.
+pub(crate) fn race(words: &[String]) -> Result<()> {
+    tools::ensure(&[])?;
+    tools::go()?;
+    let build = ["build", "--release", "--locked"];
+    let packages = ["-p", "ferrule", "-p", "ferrule-lab"];
+    run::cargo(build.into_iter().chain(packages))?;
+    let cargo = ["run", "--release", "--quiet", "--locked", "-p"];
+    let words = words.iter().map(String::as_str);
+    run::cargo(
+        cargo
+            .into_iter()
+            .chain(["ferrule-lab", "--", "race"])
+            .chain(words),
+    )
+}
+
 /// All stories, as a step of `cargo xtask test`.
 pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {

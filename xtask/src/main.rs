@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Lab { words } => lab::lab(&words),
+        Verb::Race { words } => lab::race(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,6 +65,16 @@ enum Verb {
     #[command(disable_help_flag = true)]
     Lab {
         /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Races ferrule against kube-proxy on the lab's API server: `--services`, `--endpoints`,
+    /// `--mode`, `--quick`, `--help`.
+    ///
+    /// Needs root and `go`, and takes the better part of an hour; `--quick` takes five minutes.
+    #[command(disable_help_flag = true)]
+    Race {
+        /// Goes to the race as is.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },

@@ -38,8 +38,9 @@ pub struct Service {
     endpoints: Option<Vec<String>>,
     #[serde(default)]
     spec: Map<String, Value>,
+    /// Without it the status stays as it is.
     #[serde(default)]
-    ingress: Vec<Value>,
+    ingress: Option<Vec<Value>>,
     #[serde(default)]
     labels: Map<String, Value>,
 }
@@ -197,7 +198,7 @@ impl Service {
         self.ips = change.ips.unwrap_or_else(|| self.ips.clone());
         self.ports = change.ports.unwrap_or_else(|| self.ports.clone());
         self.endpoints = change.endpoints.or_else(|| self.endpoints.clone());
-        self.ingress = change.ingress.unwrap_or_else(|| self.ingress.clone());
+        self.ingress = change.ingress.or_else(|| self.ingress.clone());
         self.labels = change.labels.unwrap_or_else(|| self.labels.clone());
         self.spec.extend(change.spec);
         self.spec.retain(|_, value| !value.is_null());
@@ -224,8 +225,10 @@ impl Service {
             "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": spec,
         });
-        if self.spec.get("type") == Some(&json!("LoadBalancer")) {
-            let ingress: Vec<_> = self.ingress.iter().map(ingress).collect();
+        let balanced = self.spec.get("type") == Some(&json!("LoadBalancer"));
+        if balanced || self.ingress.is_some() {
+            let written = self.ingress.iter().flatten();
+            let ingress: Vec<_> = written.map(ingress).collect();
             object["status"] = json!({ "loadBalancer": { "ingress": ingress } });
         }
         Ok(object)
@@ -271,6 +274,13 @@ impl Service {
             .map(|word| Port::parse(&word.text(), alone))
             .collect()
     }
+}
+
+/// The ports of an EndpointSlice for ports of a Service in short form.
+pub fn slice_ports(words: &[String]) -> Result<Vec<Value>> {
+    let alone = words.len() == 1;
+    let port = |word: &String| Ok(Port::parse(word, alone)?.of_slice());
+    words.iter().map(port).collect()
 }
 
 /// An address, or the whole entry.
@@ -344,7 +354,7 @@ impl Port {
 
 /// `a1`, and words about it: `unready`, `terminating` (serves until it is gone), `gone`
 /// (terminating and no longer serving), `zone=west`, `for-node=node1`, `on=node2`.
-fn endpoint(text: &str, family: Family) -> Result<Value> {
+pub fn endpoint(text: &str, family: Family) -> Result<Value> {
     let mut words = text.split_whitespace();
     let name = words.next().context("an endpoint has no name")?;
     let pod = plan::pods().find(|pod| pod.name == name);

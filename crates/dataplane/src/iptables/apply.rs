@@ -76,9 +76,15 @@ impl Iptables {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no iptables for this family, or it does not work here.
+    /// There is no iptables for this family (`NotFound`), or it does not work here.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = Xt::open(kernel_family(family)).map_err(io::Error::other)?;
+        let xt = Xt::open(kernel_family(family)).map_err(|error| {
+            let kind = match &error {
+                XtError::Unusable { source, .. } => source.kind(),
+                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
+            };
+            io::Error::new(kind, error)
+        })?;
         Ok(Self::new(family, options, xt))
     }
 
