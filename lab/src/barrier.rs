@@ -39,12 +39,15 @@ pub struct Barrier {
 impl Barrier {
     /// Returns when every proxy is up to date.
     pub fn pass(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
-        for _ in 0..2 {
-            self.moves = (self.moves + 1) % 10000;
-            self.place(api)?;
-            self.wait(worlds)?;
-        }
-        Ok(())
+        self.move_once(api, worlds)?;
+        self.move_once(api, worlds)
+    }
+
+    /// Returns when everything written before is in the rules of every proxy.
+    pub fn move_once(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
+        self.moves = (self.moves + 1) % 10000;
+        self.place(api)?;
+        self.wait(worlds)
     }
 
     /// As [`Barrier::pass`], after Node objects were changed too.

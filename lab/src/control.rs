@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::api::{Api, TOKEN};
@@ -31,7 +31,8 @@ pub struct Control {
     folder: PathBuf,
     etcd: Process,
     server: Process,
-    controllers: Process,
+    /// None until there is an API server: they give up without one.
+    controllers: Option<Process>,
 }
 
 /// Lays the network on which nodes reach the API server. Worlds need it before they are built.
@@ -50,40 +51,42 @@ impl Control {
         let etcd = Process::start("etcd", &mut etcd(), folder)?;
         let server = Process::start("kube-apiserver", &mut server(tools), folder)?;
         let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
-        // It asks for the server until there is one.
-        let controllers = Process::start(
-            "kube-controller-manager",
-            &mut controllers(tools, folder),
-            folder,
-        )?;
         let mut control = Self {
             api,
             tools: tools.clone(),
             folder: folder.to_owned(),
             etcd,
             server,
-            controllers,
+            controllers: None,
         };
         control.wait()?;
+        control.restart("controllers")?;
         control.register_nodes()?;
         Ok(control)
     }
 
     /// Ends a part the hard way and starts it again; returns when the API server is ready.
     pub fn restart(&mut self, part: &str) -> Result<()> {
-        let (process, mut command) = match part {
-            "etcd" => (&mut self.etcd, etcd()),
-            "apiserver" => (&mut self.server, server(&self.tools)),
-            "controllers" => (
-                &mut self.controllers,
-                controllers(&self.tools, &self.folder),
-            ),
+        match part {
+            "etcd" => {
+                self.etcd.kill()?;
+                self.etcd = Process::start("etcd", &mut etcd(), &self.folder)?;
+            }
+            "apiserver" => {
+                self.server.kill()?;
+                let mut command = server(&self.tools);
+                self.server = Process::start("kube-apiserver", &mut command, &self.folder)?;
+            }
+            "controllers" => {
+                // Ended first: the new one wants the same port.
+                drop(self.controllers.take());
+                let mut command = controllers(&self.tools, &self.folder);
+                let process =
+                    Process::start("kube-controller-manager", &mut command, &self.folder)?;
+                self.controllers = Some(process);
+            }
             other => bail!("{other} is not a part of the control plane"),
-        };
-        process.kill()?;
-        let name = process.log().file_stem().context("a log has a name")?;
-        let name = name.to_string_lossy().into_owned();
-        *process = Process::start(&name, &mut command, &self.folder)?;
+        }
         self.wait()
     }
 
@@ -109,9 +112,11 @@ impl Control {
         }
     }
 
+    /// Fails when a part ended that should run.
     pub fn check(&mut self) -> Result<()> {
         self.etcd.check()?;
-        self.server.check()
+        self.server.check()?;
+        self.controllers.as_mut().map_or(Ok(()), Process::check)
     }
 
     /// Writes the Node objects as they are when no story changed them.

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle};
 use crate::barrier::Barrier;
 use crate::control::{self, Control};
 use crate::tools::Tools;
-use crate::world::{World, WorldKey};
+use crate::world::{Who, World, WorldKey};
 
 /// Everything that runs.
 pub struct Lab {
@@ -46,26 +46,38 @@ impl Lab {
             tools: tools.clone(),
             barrier: Barrier::default(),
         };
-        lab.start_proxies(&Value::Null)?;
+        lab.start_proxies(Who::Own, &Value::Null)?;
         Ok(lab)
     }
 
     /// Starts the proxies anew with these settings and waits until they work.
-    pub fn start_proxies(&mut self, settings: &Value) -> Result<()> {
+    pub fn start_proxies(&mut self, who: Who, settings: &Value) -> Result<()> {
+        if who == Who::Other {
+            self.tools.require_ferrule()?;
+        }
         for world in &mut self.worlds {
-            world.start_proxies(&self.tools, settings)?;
+            world.start_proxies(&self.tools, who, settings)?;
         }
         self.settle(false)
     }
 
     /// Waits until every proxy has programmed what was written.
     pub fn settle(&mut self, nodes_changed: bool) -> Result<()> {
+        self.control.check()?;
         let (api, worlds) = (&self.control.api, &mut self.worlds);
         if nodes_changed {
             self.barrier.pass_nodes(api, worlds)
         } else {
             self.barrier.pass(api, worlds)
         }
+    }
+}
+
+impl Lab {
+    /// As [`Lab::settle`], but what follows the rules a moment later may not be done yet: health
+    /// answers, forgotten flows, metrics.
+    pub fn glance(&mut self) -> Result<()> {
+        self.barrier.move_once(&self.control.api, &mut self.worlds)
     }
 }
 

@@ -18,6 +18,7 @@ mod api;
 mod barrier;
 mod cage;
 mod control;
+mod differ;
 mod lab;
 mod netns;
 mod os;
@@ -69,6 +70,8 @@ enum Verb {
     /// The inner half of `race`.
     #[command(hide = true)]
     Run(race::Options),
+    /// Compares ferrule with kube-proxy in random clusters.
+    Differ(Clusters),
     /// The outer half of a lab that stays up.
     #[command(hide = true)]
     Supervise(Worlds),
@@ -78,6 +81,9 @@ enum Verb {
     /// The inner half of `test`.
     #[command(hide = true)]
     Tell(Stories),
+    /// The inner half of `differ`.
+    #[command(hide = true)]
+    Compare(Clusters),
 }
 
 #[derive(Args, Clone)]
@@ -100,6 +106,18 @@ struct Stories {
     worlds: Worlds,
     /// Only stories with one of these in their file name.
     names: Vec<String>,
+}
+
+#[derive(Args, Clone)]
+struct Clusters {
+    #[command(flatten)]
+    order: differ::Order,
+    /// The mode of both programs.
+    #[arg(long, default_value = "nftables")]
+    mode: String,
+    /// The program to test; by default the one beside this program.
+    #[arg(long)]
+    ferrule: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -127,6 +145,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             cage::enter()?;
             race::run(&options, &up::folder("race")?)?;
         }
+        Verb::Differ(clusters) => return differ(&clusters),
         Verb::Supervise(worlds) => {
             let mut inner = os::command(std::env::current_exe()?);
             return up::supervise(inner.arg("stay").args(worlds.arguments()));
@@ -138,6 +157,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Tell(stories) => {
             cage::enter()?;
             return tell(&stories);
+        }
+        Verb::Compare(clusters) => {
+            cage::enter()?;
+            return compare(&clusters);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -180,6 +203,49 @@ fn race(options: &race::Options) -> Result<ExitCode> {
     let mut inner = os::command(std::env::current_exe()?);
     inner.arg("run").args(std::env::args_os().skip(2));
     cage::run(&mut inner, |_| {})
+}
+
+/// As [`test`], for random clusters.
+fn differ(clusters: &Clusters) -> Result<ExitCode> {
+    cage::require_root()?;
+    let worlds = clusters.worlds()?;
+    Tools::ensure(worlds.ferrule)?;
+    let (_folder, _lock) = up::claim("differ")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    let order = clusters.order;
+    inner
+        .arg("compare")
+        .args(["--seed", &order.seed.to_string()])
+        .args(["--count", &order.count.to_string()])
+        .args(["--mode", &clusters.mode]);
+    if let Some(path) = &clusters.ferrule {
+        inner.arg("--ferrule").arg(path);
+    }
+    cage::run(&mut inner, |_| {})
+}
+
+fn compare(clusters: &Clusters) -> Result<ExitCode> {
+    let worlds = clusters.worlds()?;
+    let tools = Tools::ensure(worlds.ferrule)?;
+    let folder = up::folder("differ")?;
+    let mut lab = Lab::start(&tools, &worlds.worlds, &folder)?;
+    let same = differ::run(&mut lab, clusters.order, &folder)?;
+    Ok(if same {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Clusters {
+    /// Both programs in the mode.
+    fn worlds(&self) -> Result<Worlds> {
+        let key = |program: &str| format!("{program}/{}", self.mode).parse();
+        Ok(Worlds {
+            worlds: vec![key("ferrule")?, key("kube-proxy")?],
+            ferrule: self.ferrule.clone(),
+        })
+    }
 }
 
 fn chosen(stories: &Stories) -> Result<Vec<Story>> {

@@ -61,6 +61,7 @@ impl Tools {
         }
     }
 
+    /// Fails when ferrule was not built.
     pub fn require_ferrule(&self) -> Result<()> {
         ensure!(
             self.ferrule.is_file(),

@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: the real cluster that stories are told in. The lab itself is a program of its
 //! own, in `lab/`; here everything it needs is made ready.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::test::Outcome;
 use crate::{run, tools};
@@ -12,8 +12,12 @@ pub(crate) fn lab(words: &[String]) -> Result<()> {
     tools::go()?;
     // Both in one folder: the lab tests the program it lies beside.
     run::cargo(["build", "--locked", "-p", "ferrule", "-p", "ferrule-lab"])?;
-    let cargo = ["run", "--quiet", "--locked", "-p", "ferrule-lab", "--"];
-    run::cargo(cargo.into_iter().chain(words.iter().map(String::as_str)))
+    // Not by `cargo run`, which would build its dependencies once more for it alone.
+    let program = std::env::current_exe()?.with_file_name("ferrule-lab");
+    let program = program
+        .to_str()
+        .context("the target folder's name is not text")?;
+    run::program(program, words.iter().map(String::as_str), &[])
 }
 
 /// The same with everything built for release, and a race instead of stories.
@@ -36,7 +40,7 @@ pub(crate) fn race(words: &[String]) -> Result<()> {
 /// All stories, as a step of `cargo xtask test`.
 pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {
-        anyhow::ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
+        ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
         return Ok(Outcome::Skipped(format!("stories: {reason}")));
     }
     lab(&["test".to_owned()])?;

@@ -9,6 +9,7 @@
     reason = "it talks to a terminal"
 )]
 
+mod demo;
 mod deny;
 mod lab;
 mod run;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
+        Verb::Demo { keep } => demo::run(keep),
         Verb::Lab { words } => lab::lab(&words),
         Verb::Race { words } => lab::race(&words),
     };
@@ -80,6 +82,14 @@ enum Verb {
     Bench {
         #[command(subcommand)]
         subject: Subject,
+    },
+    /// Shows a node with pods and a rollout under load, in namespaces that vanish.
+    ///
+    /// Needs neither root nor a cluster.
+    Demo {
+        /// Stays afterwards, and says how to look inside.
+        #[arg(long)]
+        keep: bool,
     },
 }
 

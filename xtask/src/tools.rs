@@ -43,8 +43,13 @@ pub(crate) const NEXTEST: CargoTool = CargoTool {
 /// Checks and installs everything that is needed.
 pub(crate) fn ensure(cargo_tools: &[CargoTool]) -> Result<()> {
     components()?;
-    debian()?;
+    debian(|_| true)?;
     cargo_tools.iter().try_for_each(CargoTool::ensure)
+}
+
+/// Checks and installs only these programs.
+pub(crate) fn ensure_programs(programs: &[&str]) -> Result<()> {
+    debian(|program| programs.contains(&program))
 }
 
 impl CargoTool {
@@ -116,9 +121,10 @@ pub(crate) fn is_root() -> bool {
     run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0")
 }
 
-fn debian() -> Result<()> {
+fn debian(needed: impl Fn(&str) -> bool) -> Result<()> {
     let missing: Vec<_> = DEBIAN
         .iter()
+        .filter(|(program, _)| needed(program))
         .filter(|(program, _)| run::find(program).is_none())
         .collect();
     if missing.is_empty() {
