@@ -169,7 +169,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<()> {
     let contenders = contenders(&options, &tools)?;
     control::lay_network()?;
     let mut control = Control::start(&tools, folder, &lab::runtime()?)?;
-    control.end_controllers()?;
+    control.end_controllers();
     let mut race = Race {
         cluster: Cluster::new(&control.api, options.endpoints)?,
         figures: File::create(folder.join("figures.jsonl"))?,
