@@ -5,10 +5,8 @@
 //! lines, so worlds of both are compared with each other.
 //!
 //! What does not count: remarks and counters of the listing, the order of tables and chains, and
-//! the order of Services in chains that all of them share. Differences that docs/parity.md gives a
-//! reason for are in [`known`].
+//! the order of Services in chains that all of them share.
 
-mod known;
 mod listing;
 
 use std::fmt::Write as _;
@@ -38,13 +36,9 @@ pub struct Difference {
 
 /// Looks until all worlds have the same rules; what differs to the end is returned.
 pub fn compare(worlds: &[&World]) -> Result<Vec<Difference>> {
-    let worlds: Vec<&World> = worlds.iter().copied().filter(|w| is_about(w)).collect();
-    if worlds.len() < 2 {
-        return Ok(Vec::new());
-    }
     let begun = os::now();
     loop {
-        let found = look(&worlds);
+        let found = look(worlds);
         if found.as_ref().is_ok_and(Vec::is_empty) || begun.elapsed() > PATIENCE {
             return found;
         }
@@ -74,7 +68,12 @@ pub fn is_about(world: &World) -> bool {
     world.key.mode == "iptables"
 }
 
-fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
+/// What differs now.
+pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
+    let worlds: Vec<&World> = worlds.iter().copied().filter(|w| is_about(w)).collect();
+    if worlds.len() < 2 {
+        return Ok(Vec::new());
+    }
     // What others are held against.
     let reference = worlds
         .iter()
@@ -83,7 +82,7 @@ fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
     let mut differences = Vec::new();
     for node in plan::nodes() {
         for family in Family::BOTH {
-            let listings = listings(worlds, node, family)?;
+            let listings = listings(&worlds, node, family)?;
             if listings.iter().any(|other| *other != listings[reference]) {
                 let shown = |(number, listing): (usize, &Listing)| match number == reference {
                     true => "what the others are held against".to_owned(),
@@ -120,7 +119,7 @@ fn read(world: &World, node: &Host, family: Family) -> Result<Listing> {
     }
     let text = world.place(node.name)?.run(|| os::output(&mut save))?;
     let text = text.with_context(|| format!("{}: {}", world.key, node.name))?;
-    Ok(known::without(Listing::parse(&text), &world.key))
+    Ok(Listing::parse(&text))
 }
 
 const fn program(family: Family) -> &'static str {

@@ -226,7 +226,8 @@ impl Service {
             "spec": spec,
         });
         let balanced = self.spec.get("type") == Some(&json!("LoadBalancer"));
-        if balanced || self.ingress.is_some() {
+        // Of anything else the API server takes no such status, not even the one it has.
+        if balanced {
             let written = self.ingress.iter().flatten();
             let ingress: Vec<_> = written.map(ingress).collect();
             object["status"] = json!({ "loadBalancer": { "ingress": ingress } });
