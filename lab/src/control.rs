@@ -31,8 +31,21 @@ pub struct Control {
     folder: PathBuf,
     etcd: Process,
     server: Process,
+    /// What the API server is told beyond the usual.
+    variant: Variant,
     /// None until there is an API server: they give up without one.
     controllers: Option<Process>,
+}
+
+/// An API server that is not as usual.
+#[derive(Clone, Debug, Default)]
+pub struct Variant {
+    /// Who is let in beside the lab itself: token, and group.
+    pub guests: Vec<(&'static str, &'static str)>,
+    /// What guests may do is decided by roles.
+    pub roles: bool,
+    /// Further flags.
+    pub flags: Vec<String>,
 }
 
 /// Lays the network on which nodes reach the API server. Worlds need it before they are built.
@@ -49,7 +62,11 @@ impl Control {
         std::fs::create_dir_all(DATA)?;
         prepare_files(folder)?;
         let etcd = Process::start("etcd", &mut etcd(), folder)?;
-        let server = Process::start("kube-apiserver", &mut server(tools), folder)?;
+        let server = Process::start(
+            "kube-apiserver",
+            &mut server(tools, &Variant::default()),
+            folder,
+        )?;
         let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
         let mut control = Self {
             api,
@@ -57,6 +74,7 @@ impl Control {
             folder: folder.to_owned(),
             etcd,
             server,
+            variant: Variant::default(),
             controllers: None,
         };
         control.wait()?;
@@ -74,7 +92,8 @@ impl Control {
             }
             "apiserver" => {
                 self.server.kill()?;
-                let mut command = server(&self.tools);
+                write_tokens(&self.variant)?;
+                let mut command = server(&self.tools, &self.variant);
                 self.server = Process::start("kube-apiserver", &mut command, &self.folder)?;
             }
             "controllers" => {
@@ -88,6 +107,23 @@ impl Control {
             other => bail!("{other} is not a part of the control plane"),
         }
         self.wait()
+    }
+
+    /// Ends the API server the hard way and starts one that is otherwise.
+    pub fn become_variant(&mut self, variant: Variant) -> Result<()> {
+        self.variant = variant;
+        self.restart("apiserver")
+    }
+
+    /// Lets etcd forget everything but the present.
+    pub fn compact(&self) -> Result<()> {
+        let now: Value = serde_json::from_str(&ask_etcd("range", &json!({ "key": "AA==" }))?)?;
+        let revision = &now["header"]["revision"];
+        ask_etcd(
+            "compaction",
+            &json!({ "revision": revision, "physical": true }),
+        )?;
+        Ok(())
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -144,10 +180,7 @@ pub fn kubeconfig(folder: &Path) -> PathBuf {
 
 fn prepare_files(folder: &Path) -> Result<()> {
     let file = |name: &str| Path::new(DATA).join(name);
-    std::fs::write(
-        file("tokens.csv"),
-        format!("{TOKEN},lab,lab,system:masters\n"),
-    )?;
+    write_tokens(&Variant::default())?;
     let mut text = String::from("apiVersion: v1\nkind: Config\ncurrent-context: lab\n");
     writeln!(
         text,
@@ -169,6 +202,47 @@ fn prepare_files(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Who is let in.
+fn write_tokens(variant: &Variant) -> Result<()> {
+    let mut text = format!("{TOKEN},lab,lab,system:masters\n");
+    for (token, group) in &variant.guests {
+        writeln!(text, "{token},{token},{token},{group}")?;
+    }
+    std::fs::write(Path::new(DATA).join("tokens.csv"), text)?;
+    Ok(())
+}
+
+/// A question in JSON to etcd, which has no client program here.
+fn ask_etcd(what: &str, question: &Value) -> Result<String> {
+    os::output(
+        os::command("curl")
+            .args(["--silent", "--fail", "--show-error", "--data"])
+            .arg(question.to_string())
+            .arg(format!("{ETCD}/v3/kv/{what}")),
+    )
+}
+
+/// The certificate the API server made for itself, and who signed it.
+pub fn certificate() -> PathBuf {
+    Path::new(DATA).join("certs/apiserver.crt")
+}
+
+/// A kubeconfig beside the usual one. `cluster` and `user` are the fields of those entries.
+pub fn write_kubeconfig(file: &Path, cluster: &Value, user: &Value) -> Result<()> {
+    let mut cluster = cluster.clone();
+    cluster["server"] = format!("https://{ADDRESS}:6443").into();
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "lab",
+        "contexts": [{ "name": "lab", "context": { "cluster": "lab", "user": "lab" } }],
+        "clusters": [{ "name": "lab", "cluster": cluster }],
+        "users": [{ "name": "lab", "user": user }],
+    });
+    std::fs::write(file, config.to_string())?;
+    Ok(())
+}
+
 fn etcd() -> Command {
     let mut command = os::command("etcd");
     command.args([
@@ -180,7 +254,8 @@ fn etcd() -> Command {
     command
 }
 
-fn server(tools: &Tools) -> Command {
+fn server(tools: &Tools, variant: &Variant) -> Command {
+    let authorization = if variant.roles { "RBAC" } else { "AlwaysAllow" };
     let mut command = os::command(tools.program("kube-apiserver"));
     command.args([
         &format!("--etcd-servers={ETCD}"),
@@ -189,7 +264,7 @@ fn server(tools: &Tools) -> Command {
         "--secure-port=6443",
         &format!("--cert-dir={DATA}/certs"),
         &format!("--token-auth-file={DATA}/tokens.csv"),
-        "--authorization-mode=AlwaysAllow",
+        &format!("--authorization-mode={authorization}"),
         &format!("--service-cluster-ip-range={}", plan::SERVICE_CIDRS),
         "--service-account-issuer=https://lab.invalid",
         &format!("--service-account-key-file={DATA}/accounts.key"),
@@ -197,6 +272,7 @@ fn server(tools: &Tools) -> Command {
         // Stories write Pods without service accounts.
         "--disable-admission-plugins=ServiceAccount",
     ]);
+    command.args(&variant.flags);
     command
 }
 

@@ -29,10 +29,11 @@ mod process;
 mod story;
 mod teller;
 mod tools;
+mod trials;
 mod up;
 mod world;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -42,6 +43,7 @@ use crate::lab::Lab;
 use crate::story::Story;
 use crate::teller::Teller;
 use crate::tools::Tools;
+use crate::trials::Trial;
 use crate::world::WorldKey;
 
 /// A real cluster in namespaces, where ferrule and kube-proxy live the same stories.
@@ -62,7 +64,7 @@ enum Verb {
     Down,
     /// Says whether a lab is up and how to look inside.
     Status,
-    /// Tells stories in a lab of its own.
+    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
@@ -98,7 +100,10 @@ struct Worlds {
 struct Stories {
     #[command(flatten)]
     worlds: Worlds,
-    /// Only stories with one of these in their file name.
+    /// Few random clusters, and no trial that takes long.
+    #[arg(long)]
+    quick: bool,
+    /// Only stories and trials with one of these in their name, and no random clusters.
     names: Vec<String>,
 }
 
@@ -177,6 +182,7 @@ fn test(stories: &Stories) -> Result<ExitCode> {
     inner
         .arg("tell")
         .args(stories.worlds.arguments())
+        .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
     cage::run(&mut inner, |_| {})
 }
@@ -224,14 +230,42 @@ impl Clusters {
     }
 }
 
-fn chosen(stories: &Stories) -> Result<Vec<Story>> {
+fn chosen(stories: &Stories) -> Result<(Vec<Story>, Vec<&'static Trial>)> {
     let mut all = story::all(&story::folder())?;
     let names = &stories.names;
-    all.retain(|story| names.is_empty() || names.iter().any(|part| story.name.contains(part)));
-    if all.is_empty() {
-        bail!("no story is called {names:?}");
+    let is_named = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part));
+    all.retain(|story| is_named(&story.name));
+    let trials = trials::ALL.iter().filter(|trial| is_named(trial.name));
+    let trials: Vec<_> = trials.collect();
+    if all.is_empty() && trials.is_empty() {
+        bail!("no story and no trial is called {names:?}");
     }
-    Ok(all)
+    Ok((all, trials))
+}
+
+/// How everything went so far.
+#[derive(Default)]
+struct Results {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Results {
+    fn add(&mut self, name: &str, title: &str, work: impl FnOnce() -> Result<()>) {
+        let begun = os::now();
+        let result = work();
+        let seconds = begun.elapsed().as_secs_f64();
+        let word = if result.is_ok() { "ok    " } else { "FAILED" };
+        println!("{word} {seconds:5.1} s  {name}: {title}");
+        match result {
+            Ok(()) => self.passed += 1,
+            Err(error) => {
+                println!("{}", indented(&format!("{error:#}")));
+                self.failed.push(name.to_owned());
+            }
+        }
+    }
 }
 
 fn tell(stories: &Stories) -> Result<ExitCode> {
@@ -241,43 +275,82 @@ fn tell(stories: &Stories) -> Result<ExitCode> {
     let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
     println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
     let mut teller = Teller::new(lab);
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
-    for story in chosen(stories)? {
-        if !teller.knows(&story) {
-            skipped.push(format!(
-                "{} (no world in mode {})",
-                story.name,
-                story.modes.join(" or ")
-            ));
-            continue;
+    let mut results = Results::default();
+    let (all, trials) = chosen(stories)?;
+    for story in &all {
+        if teller.knows(story) {
+            results.add(&story.name, &story.title, || teller.tell(story));
+        } else {
+            let modes = story.modes.join(" or ");
+            let reason = format!("{} (no world in mode {modes})", story.name);
+            results.skipped.push(reason);
         }
-        let begun = os::now();
-        let result = teller.tell(&story);
-        let seconds = begun.elapsed().as_secs_f64();
-        let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
-        match result {
-            Ok(()) => passed += 1,
-            Err(error) => {
-                println!("{}", indented(&format!("{error:#}")));
-                failed.push(story.name);
-            }
+    }
+    let clusters = stories.names.is_empty();
+    if clusters || !trials.is_empty() {
+        let lab = teller.rested()?;
+        prove(stories, &trials, lab, &folder, &mut results);
+        if clusters {
+            compare_some(stories, lab, &folder, &mut results);
         }
     }
     println!(
-        "{passed} stories passed, {} failed, in {:.1} s",
-        failed.len(),
+        "{} passed, {} failed, in {:.1} s",
+        results.passed,
+        results.failed.len(),
         begun.elapsed().as_secs_f64()
     );
-    for story in skipped {
-        println!("skipped: {story}");
+    for reason in results.skipped {
+        println!("skipped: {reason}");
     }
-    if failed.is_empty() {
+    if results.failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    println!("failed: {}", failed.join(", "));
+    println!("failed: {}", results.failed.join(", "));
     println!("logs: {}", teller.logs().join("\n      "));
     Ok(ExitCode::FAILURE)
+}
+
+/// Puts ferrule through its trials.
+fn prove(
+    stories: &Stories,
+    trials: &[&Trial],
+    lab: &mut Lab,
+    folder: &Path,
+    results: &mut Results,
+) {
+    let ours = |world: &world::World| world.key.to_string() == "ferrule/nftables";
+    let ferrule = lab.worlds.iter().any(ours);
+    for trial in trials {
+        let name = trial.name;
+        if !ferrule {
+            let reason = format!("{name} (no world ferrule/nftables)");
+            results.skipped.push(reason);
+        } else if trial.long && stories.quick {
+            results.skipped.push(format!("{name} (takes long)"));
+        } else {
+            results.add(name, trial.title, || trials::run(trial, lab, folder));
+        }
+    }
+}
+
+/// Random clusters, in all worlds that are there.
+fn compare_some(stories: &Stories, lab: &mut Lab, folder: &Path, results: &mut Results) {
+    if lab.worlds.len() < 2 {
+        let reason = "random clusters (one world has nothing to be compared with)";
+        results.skipped.push(reason.to_owned());
+        return;
+    }
+    let order = differ::Order {
+        seed: 1,
+        count: if stories.quick { 10 } else { 200 },
+    };
+    let title = format!("{} random clusters are the same in all worlds", order.count);
+    results.add("differ", &title, || {
+        let same = differ::run(lab, order, folder)?;
+        anyhow::ensure!(same, "worlds differ, see above");
+        Ok(())
+    });
 }
 
 fn indented(text: &str) -> String {
