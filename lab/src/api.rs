@@ -68,6 +68,11 @@ impl Api {
         })
     }
 
+    /// The connection itself, for whoever must not wait for one answer before the next request.
+    pub fn client(&self) -> (Client, Handle) {
+        (self.client.clone(), self.runtime.clone())
+    }
+
     /// Whether the server is ready to serve.
     pub fn ready(&self) -> bool {
         let request = Request::get("/readyz").body(Vec::new());

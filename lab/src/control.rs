@@ -1,11 +1,13 @@
 //! The control plane: etcd, the API server and a few controllers, all in the lab's own network.
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::api::{Api, TOKEN};
@@ -16,6 +18,7 @@ use crate::{netns, os, plan};
 /// Where nodes reach the API server.
 const ADDRESS: &str = "172.31.0.1";
 const ETCD: &str = "http://127.0.0.1:2379";
+const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 /// Data that nobody needs after the lab, in its private memory file system.
 const DATA: &str = "/run/lab";
 /// The API server needs a few seconds here; a busy machine needs more.
@@ -61,7 +64,7 @@ impl Control {
     pub fn start(tools: &Tools, folder: &Path, runtime: &tokio::runtime::Handle) -> Result<Self> {
         std::fs::create_dir_all(DATA)?;
         prepare_files(folder)?;
-        let etcd = Process::start("etcd", &mut etcd(), folder)?;
+        let etcd = Process::start("etcd", &mut etcd(tools), folder)?;
         let server = Process::start(
             "kube-apiserver",
             &mut server(tools, &Variant::default()),
@@ -88,7 +91,7 @@ impl Control {
         match part {
             "etcd" => {
                 self.etcd.kill()?;
-                self.etcd = Process::start("etcd", &mut etcd(), &self.folder)?;
+                self.etcd = Process::start("etcd", &mut etcd(&self.tools), &self.folder)?;
             }
             "apiserver" => {
                 self.server.kill()?;
@@ -117,13 +120,16 @@ impl Control {
 
     /// Lets etcd forget everything but the present.
     pub fn compact(&self) -> Result<()> {
-        let now: Value = serde_json::from_str(&ask_etcd("range", &json!({ "key": "AA==" }))?)?;
+        let now = ask_etcd("range", &json!({ "key": "AA==" }))?;
         let revision = &now["header"]["revision"];
-        ask_etcd(
-            "compaction",
-            &json!({ "revision": revision, "physical": true }),
-        )?;
-        Ok(())
+        let question = json!({ "revision": revision, "physical": true });
+        ask_etcd("compaction", &question).map(|_| ())
+    }
+
+    /// Ends the controllers for good: whoever writes slices itself does not need them, and they
+    /// would do their share of work for every object.
+    pub fn end_controllers(&mut self) {
+        drop(self.controllers.take());
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -212,14 +218,24 @@ fn write_tokens(variant: &Variant) -> Result<()> {
     Ok(())
 }
 
-/// A question in JSON to etcd, which has no client program here.
-fn ask_etcd(what: &str, question: &Value) -> Result<String> {
-    os::output(
-        os::command("curl")
-            .args(["--silent", "--fail", "--show-error", "--data"])
-            .arg(question.to_string())
-            .arg(format!("{ETCD}/v3/kv/{what}")),
-    )
+/// A question in JSON to etcd, and its answer.
+fn ask_etcd(what: &str, question: &Value) -> Result<Value> {
+    let body = question.to_string();
+    let mut stream = TcpStream::connect(ETCD_ADDRESS)?;
+    write!(
+        stream,
+        "POST /v3/kv/{what} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let json = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    ensure!(
+        answer.starts_with("HTTP/1.1 200"),
+        "etcd does not do {what}: {answer}"
+    );
+    serde_json::from_str(json).with_context(|| format!("etcd said {json}"))
 }
 
 /// The certificate the API server made for itself, and who signed it.
@@ -243,8 +259,8 @@ pub fn write_kubeconfig(file: &Path, cluster: &Value, user: &Value) -> Result<()
     Ok(())
 }
 
-fn etcd() -> Command {
-    let mut command = os::command("etcd");
+fn etcd(tools: &Tools) -> Command {
+    let mut command = os::command(tools.program("etcd"));
     command.args([
         "--data-dir=/run/lab/etcd",
         "--listen-peer-urls=http://127.0.0.1:2380",

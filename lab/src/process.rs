@@ -47,6 +47,11 @@ impl Process {
         &self.log
     }
 
+    /// Its process id, as seen in the lab.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Fails with the end of its log when it is no longer running.
     pub fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else {

@@ -4,6 +4,8 @@
 //! In: a YAML file. Out: a [`Story`] whose lines are all understood; what is not is an error that
 //! names the line. Nothing is run here.
 
+mod cast;
+mod each;
 pub mod line;
 pub mod short;
 
@@ -61,7 +63,8 @@ pub enum Step {
     Stop(Vec<String>),
     /// Pods that answer again.
     Start(Vec<String>),
-    /// `proxy`, or a part of the control plane: `apiserver`, `etcd`, `controllers`.
+    /// `proxy`; `other`, the other program in place of each proxy until `proxy` is restarted or
+    /// the story ends; or a part of the control plane: `apiserver`, `etcd`, `controllers`.
     Restart(String),
     /// A shell command on a host of every world.
     Run(BTreeMap<String, String>),
@@ -155,7 +158,8 @@ impl Story {
     }
 
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let mut story: Self = serde_saphyr::from_str(text)?;
+        let written: Value = serde_saphyr::from_str(text)?;
+        let mut story: Self = serde_json::from_value(each::expand(written)?)?;
         name.clone_into(&mut story.name);
         for id in &story.covers {
             let (family, number) = id.rsplit_once('-').unwrap_or(("", ""));
@@ -219,7 +223,7 @@ fn check(step: &Step) -> Result<()> {
                 .try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
         }),
         Step::Restart(what) => match what.as_str() {
-            "proxy" | "apiserver" | "etcd" | "controllers" => Ok(()),
+            "proxy" | "other" | "apiserver" | "etcd" | "controllers" => Ok(()),
             other => bail!("{other:?} cannot be restarted"),
         },
         Step::Delete(_) | Step::Stop(_) | Step::Start(_) | Step::Run(_) => Ok(()),

@@ -21,7 +21,7 @@ use crate::os;
 use crate::plan::Family;
 use crate::probe::{self, Answer, Protocol};
 use crate::story::short::Memory;
-use crate::world::World;
+use crate::world::{Who, World};
 
 const NAMESPACE: &str = "trials";
 /// Failed watches are tried again after up to half a minute.
@@ -136,7 +136,7 @@ impl Stage<'_> {
     /// Starts ferrule anew with these settings, without waiting for anything.
     pub fn start(&mut self, settings: &Value) -> Result<()> {
         let tools = self.lab.tools.clone();
-        self.world().start_proxies(&tools, settings)
+        self.world().start_proxies(&tools, Who::Own, settings)
     }
 
     /// Starts ferrule anew with another kubeconfig; `cluster` and `user` are its entries.
@@ -218,7 +218,7 @@ impl Stage<'_> {
         for kind in ["Service", "EndpointSlice"] {
             lab.control.api.delete_all(kind, NAMESPACE)?;
         }
-        lab.start_proxies(&Value::Null)
+        lab.start_proxies(Who::Own, &Value::Null)
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -65,6 +66,15 @@ impl WorldKey {
     fn slug(&self) -> String {
         format!("{}-{}", self.program, self.mode)
     }
+}
+
+/// Whose turn it is in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The program the world is named after.
+    Own,
+    /// The one it is compared with, in its place.
+    Other,
 }
 
 /// A world, its pods answering, its proxies not yet running.
@@ -129,10 +139,15 @@ impl World {
 
     /// Starts the proxy of every node, with `settings` laid over the lab's configuration. Running
     /// ones are ended first.
-    pub fn start_proxies(&mut self, tools: &Tools, settings: &Value) -> Result<()> {
+    pub fn start_proxies(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
         self.stop_proxies()?;
+        let program = match (who, self.key.program.as_str()) {
+            (Who::Own, own) => own,
+            (Who::Other, "ferrule") => "kube-proxy",
+            (Who::Other, _) => "ferrule",
+        };
         for node in plan::nodes() {
-            let process = self.start_proxy(node, tools, settings)?;
+            let process = self.start_proxy(node, tools.program(program), settings)?;
             self.proxies.insert(node.name, process);
         }
         Ok(())
@@ -146,17 +161,16 @@ impl World {
         Ok(())
     }
 
-    fn start_proxy(&self, node: &Host, tools: &Tools, settings: &Value) -> Result<Process> {
+    fn start_proxy(&self, node: &Host, program: PathBuf, settings: &Value) -> Result<Process> {
         let place = self.place(node.name)?;
         // Not below /run, which the proxy will not see.
         let file = self.folder.join(format!("{}.json", place.name()));
         let config = configuration(&self.key.mode, &self.folder, settings);
         std::fs::write(&file, serde_json::to_vec_pretty(&config)?)?;
 
-        let mut command = os::command(tools.program(&self.key.program));
-        if self.key.program == "ferrule" {
-            command.arg("proxy");
-        }
+        let mut command = os::command(program);
+        // Under the name of kube-proxy ferrule is one, and takes the same words.
+        command.arg0("kube-proxy");
         command
             .arg(format!("--config={}", file.display()))
             .arg(format!("--hostname-override={}", node.name));
@@ -187,8 +201,8 @@ impl World {
 }
 
 /// What every proxy is told, whichever program it is. Little, so that defaults are tested too.
-fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
-    let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "5s" });
+pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
+    let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "1s" });
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",

@@ -8,8 +8,25 @@ use std::ops::RangeInclusive;
 
 use ferrule_tests::{function_name, read, sources, test_names};
 
-const BEHAVIOURS: RangeInclusive<u32> = 1..=116;
-const QUIRKS: RangeInclusive<u32> = 1..=40;
+/// One numbered list of behaviours: the prefix of its rows, and the numbers.
+struct List {
+    prefix: &'static str,
+    numbers: RangeInclusive<u32>,
+}
+
+/// What every mode has in common, and what nftables adds.
+const LISTS: [List; 2] = [
+    List {
+        prefix: "CORE",
+        numbers: 1..=116,
+    },
+    List {
+        prefix: "NFT",
+        numbers: 1..=93,
+    },
+];
+
+const QUIRKS: RangeInclusive<u32> = 1..=42;
 
 /// Object model, change tracking, topology, node addresses: what `core` answers for today.
 const DECIDED: [RangeInclusive<u32>; 3] = [79..=99, 104..=109, 113..=116];
@@ -19,8 +36,10 @@ const SUBJECTS: [&str; 3] = ["program", "nftables", "lab"];
 
 #[test]
 fn every_behaviour_has_exactly_one_row_in_order() {
-    let ids: Vec<u32> = rows("CORE").iter().map(|row| row.id).collect();
-    assert_eq!(ids, BEHAVIOURS.collect::<Vec<_>>());
+    for list in LISTS {
+        let ids: Vec<u32> = rows(list.prefix).iter().map(|row| row.id).collect();
+        assert_eq!(ids, list.numbers.collect::<Vec<_>>(), "{}", list.prefix);
+    }
 }
 
 #[test]
@@ -31,7 +50,7 @@ fn every_quirk_has_exactly_one_row_in_order() {
 
 #[test]
 fn every_claim_about_a_behaviour_is_shown_by_a_test() {
-    let faults: Vec<_> = rows("CORE").iter().filter_map(fault_of_behaviour).collect();
+    let faults: Vec<_> = behaviours().iter().filter_map(fault_of_behaviour).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -55,7 +74,7 @@ fn what_core_decides_is_not_put_off() {
 #[test]
 fn every_named_test_exists() {
     let known = test_names();
-    for row in rows("CORE").iter().chain(&rows("Q")) {
+    for row in behaviours().iter().chain(&rows("Q")) {
         let missing: Vec<_> = row
             .tests
             .iter()
@@ -63,7 +82,8 @@ fn every_named_test_exists() {
             .collect();
         assert!(
             missing.is_empty(),
-            "row {}: no such test: {missing:?}",
+            "row {}-{}: no such test: {missing:?}",
+            row.prefix,
             row.id
         );
     }
@@ -71,17 +91,21 @@ fn every_named_test_exists() {
 
 #[test]
 fn every_test_with_an_id_stands_in_its_row() {
-    let rows = rows("CORE");
-    let listed: BTreeMap<u32, &Row> = rows.iter().map(|row| (row.id, row)).collect();
+    let rows = behaviours();
+    let listed: BTreeMap<(&str, u32), &Row> = rows
+        .iter()
+        .map(|row| ((row.prefix.as_str(), row.id), row))
+        .collect();
     let known = test_names();
     let mut faults = Vec::new();
     for file in sources() {
-        for (id, name) in read(&file).lines().filter_map(behaviour_test) {
+        for (prefix, id, name) in read(&file).lines().filter_map(behaviour_test) {
+            let row = listed.get(&(prefix, id));
             if !known.contains(&name) {
                 faults.push(format!("{name} is named like a test and has no #[test]"));
-            } else if !listed.get(&id).is_some_and(|row| row.tests.contains(&name)) {
+            } else if !row.is_some_and(|row| row.tests.contains(&name)) {
                 faults.push(format!(
-                    "CORE-{id:03} does not list {name} of {}",
+                    "{prefix}-{id:03} does not list {name} of {}",
                     file.display()
                 ));
             }
@@ -92,6 +116,7 @@ fn every_test_with_an_id_stands_in_its_row() {
 
 /// One line of a table.
 struct Row {
+    prefix: String,
     id: u32,
     what: String,
     status: String,
@@ -111,15 +136,21 @@ fn rows(prefix: &str) -> Vec<Row> {
         .collect()
 }
 
+/// The rows of all lists of behaviours.
+fn behaviours() -> Vec<Row> {
+    LISTS.iter().flat_map(|list| rows(list.prefix)).collect()
+}
+
 fn parse(line: &str) -> Row {
     let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
     let cells: Vec<_> = inner.split(" | ").map(str::trim).collect();
     let [id, what, status, last]: [&str; 4] = cells.try_into().expect("a row has four cells");
-    let number = id.rsplit('-').next().and_then(|number| number.parse().ok());
+    let (prefix, number) = id.split_once('-').expect("an id has two parts");
     let (reason, tests): (Vec<_>, Vec<_>) =
         last.split('`').enumerate().partition(|(at, _)| at % 2 == 0);
     Row {
-        id: number.expect("an id ends with a number"),
+        prefix: prefix.to_owned(),
+        id: number.parse().expect("an id ends with a number"),
         what: what.to_owned(),
         status: status.to_owned(),
         reason: reason.into_iter().map(|(_, text)| text).collect(),
@@ -140,7 +171,7 @@ fn fault_of_behaviour(row: &Row) -> Option<String> {
         "same" | "better" | "differs" | "later" => return None,
         _ => "has an unknown status",
     };
-    Some(format!("CORE-{:03} {fault}", row.id))
+    Some(format!("{}-{:03} {fault}", row.prefix, row.id))
 }
 
 fn fault_of_quirk(row: &Row) -> Option<String> {
@@ -162,17 +193,21 @@ fn says_something(text: &str) -> bool {
         >= 2
 }
 
-/// The id and name when the line begins a function named after a behaviour.
-fn behaviour_test(line: &str) -> Option<(u32, String)> {
+/// The list, number and name when the line begins a function named after a behaviour.
+fn behaviour_test(line: &str) -> Option<(&'static str, u32, String)> {
     let name = function_name(line)?;
-    let digits = name.strip_prefix("core_")?.get(..3)?;
-    Some((digits.parse().ok()?, name.to_owned()))
+    LISTS.iter().find_map(|list| {
+        let start = format!("{}_", list.prefix.to_lowercase());
+        let digits = name.strip_prefix(&start)?.get(..3)?;
+        Some((list.prefix, digits.parse().ok()?, name.to_owned()))
+    })
 }
 
 #[test]
 fn rows_are_read_cell_by_cell() {
     let row = parse("| CORE-007 | a name | differs | `one`, `two`: because of this |");
-    assert_eq!((row.id, row.status.as_str()), (7, "differs"));
+    assert_eq!((row.prefix.as_str(), row.id), ("CORE", 7));
+    assert_eq!(row.status, "differs");
     assert_eq!(row.tests, ["one", "two"]);
     assert!(says_something(&row.reason));
     assert!(!says_something(

@@ -9,6 +9,7 @@
     reason = "it talks to a terminal"
 )]
 
+mod demo;
 mod deny;
 mod lab;
 mod run;
@@ -25,7 +26,10 @@ fn main() -> ExitCode {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
+        Verb::Demo { keep } => demo::run(keep),
         Verb::Lab { words } => lab::lab(&words),
+        Verb::Differ { words } => lab::differ(&words),
+        Verb::Race { words } => lab::race(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,10 +69,38 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Compares ferrule with kube-proxy in random clusters: `--seed`, `--count`, `--mode`, `--help`.
+    ///
+    /// Needs root and `go`, as the lab does. A cluster in which they differ is cut down and printed
+    /// as a story.
+    #[command(disable_help_flag = true)]
+    Differ {
+        /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Races ferrule against kube-proxy on the lab's API server: `--services`, `--endpoints`,
+    /// `--mode`, `--quick`, `--help`.
+    ///
+    /// Needs root and `go`, and takes the better part of an hour; `--quick` takes five minutes.
+    #[command(disable_help_flag = true)]
+    Race {
+        /// Goes to the race as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Measures cost and growth.
     Bench {
         #[command(subcommand)]
         subject: Subject,
+    },
+    /// Shows a node with pods and a rollout under load, in namespaces that vanish.
+    ///
+    /// Needs neither root nor a cluster.
+    Demo {
+        /// Stays afterwards, and says how to look inside.
+        #[arg(long)]
+        keep: bool,
     },
 }
 

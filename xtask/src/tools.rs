@@ -18,8 +18,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     // Counts instructions.
     ("valgrind", "valgrind"),
-    // The lab: where a control plane keeps its state, a key it insists on, what kube-proxy runs.
-    ("etcd", "etcd-server"),
+    // The lab: a key its control plane insists on, what kube-proxy runs.
     ("openssl", "openssl"),
     ("iptables", "iptables"),
 ];
@@ -43,8 +42,13 @@ pub(crate) const NEXTEST: CargoTool = CargoTool {
 /// Checks and installs everything that is needed.
 pub(crate) fn ensure(cargo_tools: &[CargoTool]) -> Result<()> {
     components()?;
-    debian()?;
+    debian(|_| true)?;
     cargo_tools.iter().try_for_each(CargoTool::ensure)
+}
+
+/// Checks and installs only these programs.
+pub(crate) fn ensure_programs(programs: &[&str]) -> Result<()> {
+    debian(|program| programs.contains(&program))
 }
 
 impl CargoTool {
@@ -116,9 +120,10 @@ pub(crate) fn is_root() -> bool {
     run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0")
 }
 
-fn debian() -> Result<()> {
+fn debian(needed: impl Fn(&str) -> bool) -> Result<()> {
     let missing: Vec<_> = DEBIAN
         .iter()
+        .filter(|(program, _)| needed(program))
         .filter(|(program, _)| run::find(program).is_none())
         .collect();
     if missing.is_empty() {

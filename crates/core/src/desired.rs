@@ -186,6 +186,8 @@ pub struct Totals {
     pub ports: usize,
     /// Endpoints in use, counted per Service port.
     pub endpoints: usize,
+    /// Endpoints of any condition, counted per Service port.
+    pub listed: usize,
     /// Service ports whose cluster IP drops because no endpoint is local.
     pub no_local_internal: usize,
     /// Service ports whose other addresses drop because no endpoint is local.
@@ -237,6 +239,8 @@ struct Plan {
     created: i64,
     /// Some endpoint carries zone hints, so the node's zone matters.
     hinted: bool,
+    /// Endpoints of any condition, counted per port.
+    listed: usize,
 }
 
 /// The whole picture: every exposure of both families.
@@ -470,7 +474,9 @@ impl Book {
         }
         if let Some(former) = &former {
             round.remember(former);
+            self.totals.listed -= former.listed;
         }
+        self.totals.listed += plan.map_or(0, |plan| plan.listed);
         for key in keys {
             round.before.entry(key).or_insert(None);
         }
@@ -623,6 +629,8 @@ impl Totals {
         Self {
             ports: 1,
             endpoints: exposure.endpoints.len(),
+            // Known before selection, so counted with the plan.
+            listed: 0,
             no_local_internal: drops(true).into(),
             no_local_external: drops(false).into(),
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ferrule_core::model::Family;
+pub use ferrule_kernel::memory::be_frugal;
 
 #[cfg(test)]
 mod tests;
@@ -120,6 +121,21 @@ impl Host {
         self.set_timeout("nf_conntrack_udp_timeout", wanted.udp)?;
         self.set_timeout("nf_conntrack_udp_timeout_stream", wanted.udp_stream)?;
         Ok(warnings)
+    }
+
+    /// Lets packets to localhost be translated to addresses elsewhere.
+    ///
+    /// # Errors
+    /// The setting could not be written.
+    pub fn route_localnet(&self) -> Result<(), SettingError> {
+        let path = self.path("proc/sys/net/ipv4/conf/all/route_localnet");
+        set(&path, 1, |now| now == 1)
+    }
+
+    /// Whether connection tracking takes packets outside of the window for good ones.
+    pub fn is_tcp_liberal(&self) -> bool {
+        let value = self.read("proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal");
+        value.is_ok_and(|value| value.trim() != "0")
     }
 
     /// How willingly the kernel ends us when memory runs out.

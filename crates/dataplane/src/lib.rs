@@ -5,12 +5,13 @@
 //! [`ApplyError::recovery`], so that no caller looks at error codes.
 
 use ferrule_core::desired::{Desired, FamilyDelta};
-use ferrule_core::model::Family;
+use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::exchange::RequestError;
 
 pub mod conntrack;
 mod dry_run;
 pub mod host;
+pub mod iptables;
 pub mod nftables;
 mod recorder;
 
@@ -24,6 +25,20 @@ pub trait Dataplane: Send {
     /// # Errors
     /// What was attempted and why it failed. The last good state is still in place.
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError>;
+
+    /// Service ports that the last success left out, because the kernel refuses their rules.
+    fn refused(&self) -> Vec<Refusal> {
+        Vec::new()
+    }
+}
+
+/// A Service port that is not programmed, so that all others could be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which one.
+    pub key: PortKey,
+    /// What was said about it.
+    pub message: String,
 }
 
 /// What to program.

@@ -17,7 +17,7 @@ use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Recovery, Scope, Work};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Recovery, Refusal, Scope, Work};
 
 mod pace;
 #[cfg(test)]
@@ -105,6 +105,8 @@ pub trait Observer: Send {
     fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
+    /// Service ports that the last success had to leave out.
+    fn left_out(&mut self, family: Family, refusals: &[Refusal]);
     /// Tracked flows were looked at.
     fn cleared(&mut self, cleared: &Cleared);
     /// Health checks to serve: what changed with a sync that succeeded.
@@ -328,6 +330,7 @@ impl Lane {
         });
         match result {
             Ok(_) => {
+                observer.left_out(self.family, &self.dataplane.refused());
                 if let Some(flows) = &mut self.flows {
                     clear_flows(flows, &work, observer);
                 }

@@ -2,19 +2,23 @@
 //!
 //! In: typed requests. Out: typed answers, or an error that says what helps. The bytes between are
 //! netlink's: [`wire`] writes and reads them, [`socket`] carries them, [`exchange`] matches answers
-//! to requests. [`nft`], [`conntrack`] and [`route`] are the languages spoken.
+//! to requests. [`nft`], [`conntrack`] and [`route`] are the languages spoken. [`xt`] alone runs
+//! programs instead.
 //!
 //! Nothing here knows Kubernetes, and nothing is decided here. What the kernel says is never
 //! trusted to be well formed.
 
 pub mod conntrack;
 pub mod exchange;
+pub mod memory;
 pub mod netns;
+pub mod nfacct;
 pub mod nft;
 pub mod recorder;
 pub mod route;
 pub mod socket;
 pub mod wire;
+pub mod xt;
 
 /// IPv4 or IPv6, as the kernel numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -47,12 +47,14 @@ pub(super) fn draw(
         service,
         cluster_ip,
     };
+    let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
         .ports
         .iter()
         .map(|port| {
             let gathered = gather(&entry.slices, family, &port.name, port.protocol);
             duplicates(&gathered, issues);
+            listed += gathered.candidates.len();
             Arc::new(draft.exposure(port, &gathered.candidates))
         })
         .collect();
@@ -72,6 +74,7 @@ pub(super) fn draw(
         health,
         created: service.created,
         hinted,
+        listed,
     })
 }
 

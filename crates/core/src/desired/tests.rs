@@ -677,11 +677,16 @@ fn totals_follow_every_change() {
                 .node_port(30000)
                 .external_local(),
         )
-        .slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1"), ep("10.1.0.2")]))
+        .slice(slice(
+            "ns/a-1",
+            "ns/a",
+            &[ep("10.1.0.1"), ep("10.1.0.2"), ep("10.1.0.3").unready()],
+        ))
         .step();
     let totals = Totals {
         ports: 1,
         endpoints: 2,
+        listed: 3,
         no_local_internal: 1,
         no_local_external: 1,
     };
@@ -694,9 +699,16 @@ fn totals_follow_every_change() {
         Totals {
             ports: 1,
             endpoints: 1,
+            listed: 1,
             ..Totals::default()
         }
     );
+    // Nobody may use it, but it is still there.
+    scene
+        .slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1").dead()]))
+        .step();
+    assert_eq!(scene.desired.totals(Family::V4).endpoints, 0);
+    assert_eq!(scene.desired.totals(Family::V4).listed, 1);
     scene.no_service("ns/a").step();
     assert_eq!(scene.desired.totals(Family::V4), Totals::default());
 }

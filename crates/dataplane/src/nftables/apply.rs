@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
+use ferrule_kernel::memory;
 use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
 use ferrule_kernel::socket::{Socket, Transport};
 
@@ -42,6 +43,14 @@ struct Written {
     shares: Shares,
     /// Chains without rules that nothing leads to.
     retired: BTreeSet<Name>,
+}
+
+/// Steps that were made.
+struct Done {
+    /// How many.
+    made: usize,
+    /// Chains that could not be deleted yet.
+    kept: BTreeSet<Name>,
 }
 
 impl Nftables {
@@ -86,11 +95,17 @@ impl<T: Transport> Nftables<T> {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        let mut batch = Batch::new(kernel_family(self.family), TABLE);
-        // Deleting what is not there is refused; adding what is there is not.
+        let family = kernel_family(self.family);
+        let tables = self.nft.tables(family).map_err(unread)?;
+        if tables.iter().all(|table| &*table.object.name != TABLE) {
+            return Ok(Applied::default());
+        }
+        let mut batch = Batch::new(family, TABLE);
+        // Somebody else may delete it first, and deleting what is not there is refused.
         batch.add_table(&names::table());
         batch.delete_table();
-        self.nft.commit(&batch).map_err(refused)?;
+        let done = self.nft.commit(&batch);
+        done.map_err(|error| refused(error, &[]))?;
         Ok(Applied { steps: batch.len() })
     }
 
@@ -102,32 +117,66 @@ impl<T: Transport> Nftables<T> {
     }
 
     fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
-        let wanted = render::ruleset(desired, self.family, self.options);
         let ground = self.ground();
         let mut attempt = 1;
-        let steps = loop {
+        let (wanted, steps) = loop {
+            let mut wanted = render::ruleset(desired, self.family, self.options);
             let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
             let steps = match &installed {
-                Some(installed) => diff::whole(installed, &wanted, ground),
-                None => diff::create(&wanted, ground),
+                Some(installed) => diff::whole(installed, &mut wanted, ground),
+                None => diff::create(&mut wanted, ground),
             };
-            let mut batch = batch(&steps, ground.family);
-            if let Some(installed) = &installed {
-                batch.expect_generation(installed.generation);
-            }
-            match self.nft.commit(&batch) {
-                Ok(_) => break batch.len(),
-                Err(BatchError::Conflict) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => return Err(refused(error)),
+            // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
+            // it was here after all, the kernel refuses what does not fit.
+            let generation = installed.map(|installed| installed.generation);
+            let generation = generation.filter(|_| attempt < ATTEMPTS);
+            match self.commit(steps, generation) {
+                Ok(done) => break (wanted, done),
+                Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
+                Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
         self.written = Some(Written {
             statics: wanted.statics,
             picks: wanted.picks,
             shares: wanted.shares,
-            retired: BTreeSet::new(),
+            retired: steps.kept,
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: steps.made })
+    }
+
+    /// Makes the steps, all or none. Chains that are still busy stay.
+    ///
+    /// Before Linux 6.2 a chain is busy until a while after the last element that led to it went.
+    /// That must not hold up what the other steps are for.
+    fn commit(
+        &mut self,
+        mut steps: Vec<Step>,
+        generation: Option<u32>,
+    ) -> Result<Done, (BatchError, Vec<Step>)> {
+        let mut kept = BTreeSet::new();
+        loop {
+            let mut batch = batch(&steps, kernel_family(self.family));
+            if let Some(generation) = generation {
+                batch.expect_generation(generation);
+            }
+            match self.nft.commit(&batch) {
+                Ok(_) => {
+                    let made = batch.len();
+                    return Ok(Done { made, kept });
+                }
+                Err(error) if kept.is_empty() && is_busy_chain(&error, &steps) => {
+                    steps.retain(|step| match step {
+                        Step::DeleteChain(name) => {
+                            kept.insert(name.clone());
+                            false
+                        }
+                        _ => true,
+                    });
+                }
+                Err(error) => return Err((error, steps)),
+            }
+        }
     }
 
     fn delta(
@@ -157,13 +206,14 @@ impl<T: Transport> Nftables<T> {
             let retired = retired.filter(|chain| !redrawn.needs(chain));
             steps.extend(retired.map(Step::DeleteChain));
         }
-        let batch = batch(&steps, ground.family);
-        self.nft.commit(&batch).map_err(refused)?;
+        let done = self.commit(steps, None);
+        let done = done.map_err(|(error, steps)| refused(error, &steps))?;
+        written.retired.extend(done.kept);
         written.retired.extend(redrawn.retired());
         written.picks.extend(redrawn.picks());
         redrawn.count(&mut written.shares);
         self.written = Some(written);
-        Ok(Applied { steps: batch.len() })
+        Ok(Applied { steps: done.made })
     }
 }
 
@@ -172,7 +222,12 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
-            (Scope::Delta(_) | Scope::Whole, _) => self.whole(work.desired),
+            (Scope::Delta(_) | Scope::Whole, _) => {
+                let applied = self.whole(work.desired);
+                // Nothing as large as this happens again soon.
+                memory::give_back();
+                applied
+            }
         }
     }
 }
@@ -198,10 +253,32 @@ fn batch(steps: &[Step], family: ferrule_kernel::Family) -> Batch {
     batch
 }
 
-fn refused(error: BatchError) -> ApplyError {
+/// Whether it was the deletion of a chain that was refused, because something still leads there.
+fn is_busy_chain(error: &BatchError, steps: &[Step]) -> bool {
+    matches!(error, BatchError::Refused { step, source, .. }
+        if source.kind() == io::ErrorKind::ResourceBusy
+            && matches!(steps.get(*step), Some(Step::DeleteChain(_))))
+}
+
+fn refused(error: BatchError, steps: &[Step]) -> ApplyError {
     let text = error.to_string();
     match error {
-        BatchError::Refused { what, source, .. } => ApplyError::Refused { step: what, source },
+        BatchError::Refused {
+            step,
+            element,
+            what,
+            message,
+            source,
+            ..
+        } => {
+            let which = element.and_then(|at| element_of(steps.get(step)?, at));
+            let which = which.map_or_else(String::new, |which| format!(" ({which})"));
+            let words = message.map_or_else(String::new, |words| format!(": {words}"));
+            ApplyError::Refused {
+                step: format!("{what}{which}{words}"),
+                source,
+            }
+        }
         BatchError::Denied(source) | BatchError::Unsent { source, .. } => ApplyError::Refused {
             step: "the whole transaction".to_owned(),
             source,
@@ -213,6 +290,18 @@ fn refused(error: BatchError) -> ApplyError {
         BatchError::Conflict => ApplyError::Doubtful(io::Error::other(text)),
         BatchError::Lost(source) => ApplyError::Doubtful(source),
     }
+}
+
+/// What there is to say about one element of a step: whose it is, or its bytes.
+fn element_of(step: &Step, at: usize) -> Option<String> {
+    let (Step::Add(_, elements) | Step::Delete(_, elements)) = step else {
+        return None;
+    };
+    let element = elements.get(at)?;
+    Some(match &element.comment {
+        Some(comment) => comment.as_str().to_owned(),
+        None => format!("{:?}", element.key),
+    })
 }
 
 fn unread(error: RequestError) -> ApplyError {

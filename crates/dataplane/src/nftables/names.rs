@@ -292,12 +292,38 @@ impl Pick {
     }
 }
 
-/// How the chains and sets of one Service port are called: `demo.web.http.tcp`. None of the parts
-/// can contain a dot.
+/// How the chains and sets of one Service port are called: `demo.web.http.tcp`. No part that an API
+/// server lets through contains a dot; if one does, a number tells it from others.
 pub fn label(key: &PortKey) -> String {
     let (namespace, service) = (key.service.namespace(), key.service.name());
     let protocol = key.protocol.lower();
-    format!("{namespace}.{service}.{}.{protocol}", key.name)
+    let label = format!("{namespace}.{service}.{}.{protocol}", key.name);
+    if label.matches('.').count() == 3 {
+        return label;
+    }
+    format!("{label}-{:016x}", hash(&format!("{key}/{protocol}")))
+}
+
+/// Longest name of a chain or set that the kernel takes, in bytes.
+const LONGEST: usize = 255;
+
+/// The name, or if the kernel would not take it, its beginning and a number made from all of it.
+fn fitting(name: String) -> Name {
+    if name.len() <= LONGEST {
+        return name.into();
+    }
+    let mut end = LONGEST - 17;
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{:016x}", &name[..end], hash(&name)).into()
+}
+
+/// FNV-1a: the same in every version of the program, so that a restart finds its own names.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 const STAY: &str = "stay-";
@@ -310,7 +336,7 @@ pub fn stay_chain(label: &str, pool: Pool, masquerade: bool) -> Name {
         Pool::Local => "-local",
     };
     let masquerade = if masquerade { "-masquerade" } else { "" };
-    format!("{STAY}{label}{pool}{masquerade}").into()
+    fitting(format!("{STAY}{label}{pool}{masquerade}"))
 }
 
 /// Whether a chain of this name is such a one.
@@ -324,7 +350,7 @@ pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
         IpAddr::V4(ip) => (Field::Ipv4Addr, ip.to_string()),
         IpAddr::V6(ip) => (Field::Ipv6Addr, ip.to_string().replace(':', ".")),
     };
-    let name = format!("{AFFINITY}{label}-{ip}.{}", endpoint.port);
+    let name = fitting(format!("{AFFINITY}{label}-{ip}.{}", endpoint.port));
     Set {
         dynamic: true,
         stay: Stay::AsTheySay,

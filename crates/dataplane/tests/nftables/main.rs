@@ -2,13 +2,26 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stderr,
     reason = "helpers of tests are tests"
 )]
 
+mod affinity;
+mod faults;
+mod flaky;
+mod layout;
+mod masquerading;
+mod matrix;
+mod node_ports;
 mod packets;
 mod passing;
 mod random;
+mod refusing;
+mod sources;
+mod spy;
 mod state;
+mod steps;
 mod support;
+mod survival;
+mod takeover;
 mod text;
+mod twin;

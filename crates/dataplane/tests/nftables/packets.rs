@@ -45,7 +45,21 @@ impl Machine {
 
     /// Connects, and tells which pod it was and who the pod thinks it talks to.
     fn connect(&self, to: IpAddr, port: u16) -> Result<(usize, IpAddr), ErrorKind> {
-        let mut stream = attempt(to, port, Duration::from_millis(300))?;
+        self.connect_within(Duration::from_secs(8), to, port)
+    }
+
+    /// The same for one that is expected to hear nothing.
+    fn knock(&self, to: IpAddr, port: u16) -> Result<(usize, IpAddr), ErrorKind> {
+        self.connect_within(Duration::from_millis(300), to, port)
+    }
+
+    fn connect_within(
+        &self,
+        patience: Duration,
+        to: IpAddr,
+        port: u16,
+    ) -> Result<(usize, IpAddr), ErrorKind> {
+        let mut stream = attempt(to, port, patience)?;
         let accepted = self
             .listeners
             .iter()
@@ -104,12 +118,6 @@ fn services(family: Family) -> [&'static str; 3] {
     }
 }
 
-fn both(test: fn(Family)) {
-    for family in Family::ALL {
-        in_namespace(move || test(family));
-    }
-}
-
 fn evenly(counts: [usize; 2]) {
     assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
 }
@@ -130,7 +138,7 @@ fn connections_to_a_cluster_ip_are_balanced_or_refused() {
         refused(address(family, 96, 2), 80);
         refused(cluster_ip, 81);
         assert_eq!(
-            machine.connect(address(family, 96, 99), 80),
+            machine.knock(address(family, 96, 99), 80),
             Err(ErrorKind::TimedOut),
             "no such Service"
         );
@@ -192,7 +200,7 @@ fn the_local_policy_does_not_bind_clients_on_the_node() {
             .slice(slice(family, "all", &machine.pods()[1..]))
             .step();
         assert_eq!(
-            machine.connect(address(family, 96, 1), 80),
+            machine.knock(address(family, 96, 1), 80),
             Err(ErrorKind::TimedOut)
         );
         assert_eq!(machine.spread(node(family), 30001), [0, 100]);
@@ -213,7 +221,7 @@ fn sources_outside_the_ranges_are_dropped() {
             .service(with_load_balancer(service(family, "lb", 1), vip, ranges[0]))
             .slice(slice(family, "lb", &machine.pods()));
         scene.whole();
-        assert_eq!(machine.connect(vip, 80), Err(ErrorKind::TimedOut));
+        assert_eq!(machine.knock(vip, 80), Err(ErrorKind::TimedOut));
         evenly(machine.spread(address(family, 96, 1), 80));
         for allowed in &ranges[1..] {
             let service = with_load_balancer(service(family, "lb", 1), vip, allowed);

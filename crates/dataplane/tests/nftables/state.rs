@@ -4,11 +4,12 @@ use std::io::Write;
 
 use ferrule_core::model::{Family, TrafficPolicy};
 use ferrule_kernel::nft::{Batch, Chain, Field, Nft, Set, Table};
+use ferrule_kernel::socket::Transport;
 
 use crate::support::*;
 
 /// One of each: balanced, refused, NodePort, load balancer with ranges, policies, affinity.
-pub fn everything(scene: &mut Scene) {
+pub fn everything<T: Transport + Send>(scene: &mut Scene<T>) {
     let family = scene.family;
     let a = |x, y| address(family, x, y);
     let cidr = match family {
@@ -62,12 +63,6 @@ pub fn everything(scene: &mut Scene) {
         "remote",
         &[(a(1, 6), false), (a(1, 7), false)],
     ));
-}
-
-fn both(test: fn(Family)) {
-    for family in Family::ALL {
-        in_namespace(move || test(family));
-    }
 }
 
 #[test]

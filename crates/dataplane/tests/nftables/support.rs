@@ -1,9 +1,7 @@
 //! Small clusters, programmed into namespaces.
 
-use std::io;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::process::Command;
 use std::time::SystemTime;
 
 use ferrule_core::desired::{Delta, Desired};
@@ -15,53 +13,17 @@ use ferrule_core::model::{
 };
 use ferrule_core::track::{Event, Object, Tracker};
 use ferrule_dataplane::nftables::{self, Nftables, Options};
-use ferrule_dataplane::{Dataplane, Scope, Work};
-use ferrule_kernel::netns;
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
 use ferrule_kernel::nft::{Nft, Snapshot};
+use ferrule_kernel::socket::{Socket, Transport};
+use ferrule_testbed::{Lab, Place};
+pub use ferrule_testbed::{in_namespace, run};
 
 pub const TABLE: &str = "kube-proxy";
 
-/// Runs a test in a network of its own, whose loopback is up.
-pub fn in_namespace(test: impl FnOnce() + Send) {
-    let result = netns::isolated(|| {
-        run("ip", &["link", "set", "lo", "up"]);
-        test();
-    });
-    match result {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !variable("CI") => {
-            eprintln!("NOT RUN: no right to make a network namespace; run as root");
-        }
-        Err(error) => panic!("no network namespace: {error}"),
-    }
-}
-
-/// Runs a program in the namespace of the calling thread, and returns what it printed.
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    #[expect(clippy::disallowed_methods, reason = "tests may run programs")]
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn variable(name: &str) -> bool {
-    #[expect(clippy::disallowed_methods, reason = "tests are steered so")]
-    std::env::var(name).is_ok()
-}
-
 /// An address of the family: 10.x.0.y or `fd00::x:y`.
 pub fn address(family: Family, x: u8, y: u8) -> IpAddr {
-    match family {
-        Family::V4 => IpAddr::from([10, x, 0, y]),
-        Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, x.into(), y.into()]),
-    }
+    ferrule_testbed::address(kernel(family), x, y)
 }
 
 pub const fn kernel(family: Family) -> ferrule_kernel::Family {
@@ -144,13 +106,53 @@ pub fn slice(family: Family, service: &str, endpoints: &[(IpAddr, bool)]) -> Sli
     }
 }
 
+/// The same over TCP, UDP and SCTP, on the same ports.
+pub fn over_all(mut service: Service) -> Service {
+    let port = service.ports[0].clone();
+    service.ports = PROTOCOLS
+        .map(|protocol| ServicePort {
+            name: protocol.lower().into(),
+            protocol,
+            ..port.clone()
+        })
+        .into();
+    service
+}
+
+/// Endpoints of a Service over TCP, UDP and SCTP.
+pub fn slice_over_all(mut slice: Slice) -> Slice {
+    let port = slice.ports[0].clone();
+    slice.ports = PROTOCOLS
+        .map(|protocol| SlicePort {
+            name: protocol.lower().into(),
+            protocol,
+            ..port.clone()
+        })
+        .into();
+    slice
+}
+
+pub const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+/// Runs a test in both families, each in a network of its own.
+pub fn both(test: fn(Family)) {
+    for family in Family::ALL {
+        in_namespace(move || test(family));
+    }
+}
+
+type Open<T> = Box<dyn Fn() -> Nft<T> + Send>;
+
 /// A cluster as this node sees it, and the rules for it.
-pub struct Scene {
+pub struct Scene<T = Socket> {
     pub family: Family,
     tracker: Tracker,
-    desired: Desired,
+    pub desired: Desired,
     pub options: Options,
-    pub dataplane: Nftables,
+    open: Open<T>,
+    /// Another conversation, to see what is in the kernel.
+    look: Open<Socket>,
+    pub dataplane: Nftables<T>,
 }
 
 impl Scene {
@@ -159,12 +161,40 @@ impl Scene {
     }
 
     pub fn with(family: Family, settings: Settings) -> Self {
+        Self::over(family, settings, Box::new(open_here), Box::new(open_here))
+    }
+
+    /// On the node of a lab.
+    pub fn at(lab: &Lab, settings: Settings) -> Self {
+        let open = |place: Place| Box::new(move || place.run(open_here));
+        let family = match lab.family {
+            ferrule_kernel::Family::V4 => Family::V4,
+            ferrule_kernel::Family::V6 => Family::V6,
+        };
+        let (one, other) = (lab.node.clone(), lab.node.clone());
+        let mut scene = Self::over(family, settings, open(one), open(other));
+        scene.node(lab.node_ip());
+        scene
+    }
+}
+
+pub fn open_here() -> Nft {
+    Nft::open().unwrap()
+}
+
+impl<T: Transport + Send> Scene<T> {
+    /// With conversations of any kind.
+    pub fn over(family: Family, settings: Settings, open: Open<T>, look: Open<Socket>) -> Self {
+        let options = Options::default();
+        let dataplane = Nftables::new(family, options, open());
         let mut scene = Self {
             family,
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
-            options: Options::default(),
-            dataplane: Nftables::open(family, Options::default()).unwrap(),
+            options,
+            open,
+            look,
+            dataplane,
         };
         for kind in Kind::ALL {
             scene.tracker.on(Event::Listing(kind));
@@ -192,11 +222,16 @@ impl Scene {
     }
 
     pub fn node(&mut self, ip: IpAddr) -> &mut Self {
+        self.node_with(ip, &[])
+    }
+
+    /// The node with networks for its pods.
+    pub fn node_with(&mut self, ip: IpAddr, pods: &[&str]) -> &mut Self {
         self.put(Object::Node(Node {
             name: "here".into(),
             zone: None,
             addresses: [ip].into(),
-            pod_cidrs: Box::default(),
+            pod_cidrs: pods.iter().map(|net| net.parse().unwrap()).collect(),
             leaving: false,
         }))
     }
@@ -225,39 +260,60 @@ impl Scene {
         self.gone(ObjectKey::Slice(SliceKey::new("demo", &name)))
     }
 
-    fn take(&mut self) -> Delta {
+    pub fn no_service_cidr(&mut self) -> &mut Self {
+        self.gone(ObjectKey::ServiceCidr("kubernetes".into()))
+    }
+
+    /// Other settings, from the next step on.
+    pub fn settings(&mut self, settings: Settings) -> &mut Self {
+        self.desired.set_settings(settings);
+        self
+    }
+
+    /// Other options, from the next step on.
+    pub fn options(&mut self, options: Options) -> &mut Self {
+        self.options = options;
+        self.dataplane.set_options(options);
+        self
+    }
+
+    pub fn take(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
         self.desired.update(&self.tracker, changes)
     }
 
     /// Applies what changed; the number of steps.
     pub fn step(&mut self) -> usize {
+        steps(self.try_step())
+    }
+
+    /// Applies everything; the number of steps.
+    pub fn whole(&mut self) -> usize {
+        steps(self.try_whole())
+    }
+
+    pub fn try_step(&mut self) -> Result<Applied, ApplyError> {
         let delta = self.take();
         let family = self.family;
         self.apply(Scope::Delta(&delta.families[family]))
     }
 
-    /// Applies everything; the number of steps.
-    pub fn whole(&mut self) -> usize {
+    pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
         self.take();
         self.apply(Scope::Whole)
     }
 
-    fn apply(&mut self, scope: Scope<'_>) -> usize {
-        let work = Work {
+    fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
+        self.dataplane.apply(&Work {
             family: self.family,
             desired: &self.desired,
             scope,
-        };
-        let applied = self.dataplane.apply(&work);
-        applied
-            .unwrap_or_else(|error| panic!("{error}: {error:?}"))
-            .steps
+        })
     }
 
     /// Forgets what it wrote, as after a restart.
     pub fn restart(&mut self) {
-        self.dataplane = Nftables::open(self.family, self.options).unwrap();
+        self.dataplane = Nftables::new(self.family, self.options, (self.open)());
     }
 
     /// What would be programmed, in the words of `nft`.
@@ -268,7 +324,22 @@ impl Scene {
 
     /// The table.
     pub fn snapshot(&self) -> Snapshot {
-        let mut nft = Nft::open().unwrap();
-        nft.snapshot(kernel(self.family), TABLE).unwrap().unwrap()
+        self.try_snapshot().unwrap()
     }
+
+    /// The same if there is one. Elements are sorted: the kernel has no order for them.
+    pub fn try_snapshot(&self) -> Option<Snapshot> {
+        let mut nft = (self.look)();
+        let mut snapshot = nft.snapshot(kernel(self.family), TABLE).unwrap()?;
+        for list in snapshot.elements.values_mut() {
+            list.sort_by_key(|element| (element.key, element.ends_range));
+        }
+        Some(snapshot)
+    }
+}
+
+fn steps(applied: Result<Applied, ApplyError>) -> usize {
+    applied
+        .unwrap_or_else(|error| panic!("{error}: {error:?}"))
+        .steps
 }

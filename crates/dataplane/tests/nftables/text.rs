@@ -27,12 +27,6 @@ fn loads_as_programmed(scene: &mut Scene) {
     assert_eq!(scene.whole(), 0, "{text}");
 }
 
-fn both(test: fn(Family)) {
-    for family in Family::ALL {
-        in_namespace(move || test(family));
-    }
-}
-
 #[test]
 fn one_of_each_loads_as_it_is_programmed() {
     both(|family| {

@@ -11,7 +11,7 @@ use super::chain::{Chain, Rule};
 use super::element::Element;
 use super::set::Set;
 use super::table::Table;
-use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, msg, rule, set, table};
+use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, expr, msg, rule, set, table};
 use super::value::Name;
 use crate::Family;
 use crate::wire::{
@@ -200,6 +200,17 @@ impl Batch {
         self.too_long
     }
 
+    /// The same with the expression of a rule that `offset` points into.
+    pub(super) fn describe_fault(&self, step: usize, offset: Option<u32>) -> String {
+        let what = self.describe(step);
+        let start = self.steps.get(step).zip(offset);
+        let name = start.and_then(|(start, offset)| self.find_expression(*start, offset as usize));
+        match name {
+            Some(name) => format!("{what} with {name}"),
+            None => what,
+        }
+    }
+
     /// What a step does, in a few words.
     pub fn describe(&self, step: usize) -> String {
         let bytes = self.steps.get(step).map(|start| start.offset);
@@ -253,16 +264,38 @@ impl Batch {
         let mut at = start.offset;
         for _ in start.message..message {
             let earlier = messages(self.writer.bytes().get(at..)?).next()?.ok()?;
-            counted += list(earlier.body)?.1.len();
+            counted += list(earlier.body, elem::LIST_ELEMENTS)?.1.len();
             at += align(HEADER + earlier.body.len());
         }
         let faulty = messages(self.writer.bytes().get(at..)?).next()?.ok()?;
-        let (list_at, lengths) = list(faulty.body)?;
+        let (list_at, lengths) = list(faulty.body, elem::LIST_ELEMENTS)?;
         let mut end = HEADER + list_at;
         for (index, len) in lengths.iter().enumerate() {
             end += len;
             if fault < end {
                 return (fault >= end - len).then_some(counted + index);
+            }
+        }
+        None
+    }
+
+    fn find_expression(&self, start: Start, fault: usize) -> Option<String> {
+        let message = messages(self.writer.bytes().get(start.offset..)?)
+            .next()?
+            .ok()?;
+        if message.kind != msg::NEWRULE {
+            return None;
+        }
+        let (list_at, lengths) = list(message.body, rule::EXPRESSIONS)?;
+        let mut at = list_at;
+        for len in lengths {
+            let expression = message.body.get(at..at + len)?;
+            at += len;
+            if fault < HEADER + at {
+                let attr = attributes(expression).next()?.ok()?;
+                let mut parts = attr.nested().map_while(Result::ok);
+                let name = parts.find(|part| part.kind == expr::NAME)?;
+                return Some(name.text().into_owned());
             }
         }
         None
@@ -348,12 +381,13 @@ fn batch_header() -> [u8; NFGEN] {
     [0, 0, high, low]
 }
 
-/// Of a message with a list of elements: where in its body they begin, and how long each one is.
-fn list(body: &[u8]) -> Option<(usize, Vec<usize>)> {
+/// Of a message with a list of this kind: where in its body the members begin, and how long each
+/// one is.
+fn list(body: &[u8], kind: u16) -> Option<(usize, Vec<usize>)> {
     let mut at = NFGEN;
     for attr in attributes(body.get(NFGEN..)?) {
         let attr = attr.ok()?;
-        if attr.kind == elem::LIST_ELEMENTS {
+        if attr.kind == kind {
             let lengths = attr
                 .nested()
                 .map(|element| Some(align(element.ok()?.payload.len() + 4)));

@@ -182,7 +182,7 @@ impl Outcome {
             return Err(BatchError::Refused {
                 step,
                 element,
-                what: batch.describe(step),
+                what: batch.describe_fault(step, verdict.offset),
                 message: verdict.message,
                 others: self.others,
                 source: io::Error::from_raw_os_error(verdict.errno),

@@ -5,11 +5,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    clippy::print_stderr,
     reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
 )]
 
 mod captures;
+mod counters;
 mod flows;
 mod listing;
 mod packets;

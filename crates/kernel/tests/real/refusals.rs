@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use ferrule_kernel::Family;
 use ferrule_kernel::nft::{
-    Batch, BatchError, Chain, Element, Expr, Field, Nft, Rule, Set, Table, Value, Verdict,
+    Batch, BatchError, Chain, Element, Expr, Field, Nft, Reg, Rule, Set, Table, Value, Verdict,
 };
 
 use crate::support::in_namespace;
@@ -149,5 +149,24 @@ fn what_does_not_exist_is_not_found() {
                 .is_not_found()
         );
         assert_eq!(nft.snapshot(Family::V4, "t").unwrap(), None);
+    });
+}
+
+#[test]
+fn the_expression_of_a_rule_is_named() {
+    in_namespace(|| {
+        let mut nft = prepare();
+        let mut batch = Batch::new(Family::V4, "t");
+        let load = Expr::source_address(Family::V4, Reg::FIRST);
+        let unknown = Expr::Unknown {
+            name: "teleport".into(),
+            data: Box::default(),
+        };
+        batch.add_rule(&Rule::new("a", vec![load.clone()]));
+        batch.add_rule(&Rule::new("a", vec![load, unknown]));
+        let error = nft.commit(&batch).unwrap_err();
+        let text = "the kernel refused step 1: add rule to a with teleport";
+        assert_eq!(error.to_string(), text);
+        assert_eq!(nft.rules(Family::V4, "t").unwrap().len(), 0);
     });
 }

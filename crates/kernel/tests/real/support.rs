@@ -1,55 +1,15 @@
-//! Namespaces, programs and goldens for tests.
+//! Goldens and a tapped socket for tests.
 
 use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
-use std::process::Command;
 
-use ferrule_kernel::netns;
 use ferrule_kernel::socket::{Protocol, Socket, Transport};
-
-/// Runs a test in a network of its own, whose loopback is up.
-pub fn in_namespace(test: impl FnOnce() + Send) {
-    let result = netns::isolated(|| {
-        run("ip", &["link", "set", "lo", "up"]);
-        test();
-    });
-    match result {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !variable("CI") => {
-            eprintln!("NOT RUN: no right to make a network namespace; run as root");
-        }
-        Err(error) => panic!("no network namespace: {error}"),
-    }
-}
-
-/// Runs a program in the namespace of the calling thread, and returns what it printed.
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    #[expect(clippy::disallowed_methods, reason = "tests may run programs")]
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
+pub use ferrule_testbed::{in_namespace, run, variable};
 
 /// Compares with a file in `testdata`, or renews that file when `UPDATE_EXPECT` is set.
 pub fn expect(name: &str, actual: &str) {
-    let path = testdata(name);
-    if variable("UPDATE_EXPECT") {
-        std::fs::write(&path, actual).unwrap();
-        return;
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        expected == actual,
-        "{name} differs; UPDATE_EXPECT=1 renews it. It would be:\n{actual}"
-    );
+    ferrule_testbed::expect(&testdata(name), actual);
 }
 
 /// The bytes in a file of `testdata`, which is first written when `UPDATE_EXPECT` is set.
@@ -80,11 +40,6 @@ fn testdata(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("testdata")
         .join(name)
-}
-
-fn variable(name: &str) -> bool {
-    #[expect(clippy::disallowed_methods, reason = "tests are steered so")]
-    std::env::var(name).is_ok()
 }
 
 /// A socket that keeps what it sent and received.

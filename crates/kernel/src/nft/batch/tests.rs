@@ -41,7 +41,7 @@ fn long_lists_are_split_and_stay_in_order() {
     let count = u32::try_from(messages.len()).unwrap();
     for (index, (_, _, sequence, body)) in (1..).zip(&messages) {
         assert_eq!(*sequence, index);
-        let (_, lengths) = list(body).unwrap();
+        let (_, lengths) = list(body, elem::LIST_ELEMENTS).unwrap();
         let last = index == count;
         assert_eq!(batch.locate(index, None).0, usize::from(last));
         // The first of this message, where it lies behind the names of table and set.

@@ -1,0 +1,330 @@
+//! Sends steps to the kernel, and remembers what is there.
+//!
+//! What a delta needs to know about the rest is little: the rules that facts about the node decide,
+//! and where in shared chains each Service port's rules are. The rest is not remembered but read
+//! back when there is doubt.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use ferrule_core::desired::{Desired, FamilyDelta};
+use ferrule_core::facts::NodePorts;
+use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::nfacct::Nfacct;
+use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
+
+use super::canary::Canary;
+use super::diff::{self, Redrawn};
+use super::document::Document;
+use super::installed::Installed;
+use super::isolate::{LastGood, Refused};
+use super::ruleset::{Drawing, Roster, Ruleset, Statics};
+use super::statics::{self, Ground, HostFacts};
+use super::{Options, names, render};
+use crate::host::Host;
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work, kernel_family};
+
+/// Programs one family by iptables.
+#[derive(Debug)]
+pub struct Iptables {
+    pub(super) family: Family,
+    options: Options,
+    pub(super) xt: Xt,
+    host: Host,
+    abilities: HostFacts,
+    /// `None` when we do not know what is in the kernel.
+    written: Option<Written>,
+    /// Service ports that are left out, and why.
+    pub(super) refused: BTreeMap<PortKey, Refused>,
+}
+
+/// What a delta needs to know about the rest.
+#[derive(Debug)]
+struct Written {
+    ground: Ground,
+    statics: Statics,
+    roster: Roster,
+}
+
+/// What became of an attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: XtError,
+    /// Whose line was at fault, if it is known.
+    pub(super) owner: Option<PortKey>,
+    /// Rules cannot use counters.
+    pub(super) counters: bool,
+}
+
+impl Failure {
+    fn new(error: XtError, document: &Document) -> Self {
+        let (owner, counters) = match &error {
+            XtError::Refused {
+                line: Some(line), ..
+            } => (document.owner(*line).cloned(), document.counts(*line)),
+            _ => (None, false),
+        };
+        Self {
+            error,
+            owner,
+            counters,
+        }
+    }
+}
+
+impl Iptables {
+    /// Opens a conversation in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// There is no iptables for this family (`NotFound`), or it does not work here.
+    pub fn open(family: Family, options: Options) -> io::Result<Self> {
+        let xt = Xt::open(kernel_family(family)).map_err(|error| {
+            let kind = match &error {
+                XtError::Unusable { source, .. } => source.kind(),
+                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
+            };
+            io::Error::new(kind, error)
+        })?;
+        Ok(Self::new(family, options, xt))
+    }
+
+    /// Programs through this conversation.
+    pub fn new(family: Family, options: Options, xt: Xt) -> Self {
+        let host = Host::default();
+        let abilities = HostFacts {
+            random_fully: xt.has_random_fully(),
+            drop_invalid: !host.is_tcp_liberal(),
+            count_invalid: false,
+            count_localhost: false,
+        };
+        Self {
+            family,
+            options,
+            xt,
+            host,
+            abilities,
+            written: None,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
+    pub fn set_options(&mut self, options: Options) {
+        if self.options != options {
+            self.options = options;
+            self.written = None;
+        }
+    }
+
+    /// Which of the two flavours of iptables is used.
+    pub const fn flavour(&self) -> Flavour {
+        self.xt.flavour()
+    }
+
+    /// Watches over the same tables, also from another thread.
+    pub fn canary(&self) -> Canary {
+        Canary::new(self.family, self.xt.clone())
+    }
+
+    /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
+    pub(super) fn doubt(&mut self) {
+        self.written = None;
+    }
+
+    fn ground(&self, desired: &Desired) -> io::Result<Ground> {
+        let facts = desired.facts(self.family);
+        let local = match facts.node_ports {
+            NodePorts::All | NodePorts::Nowhere => Vec::new(),
+            NodePorts::Within(_) => self.host.addresses()?,
+        };
+        let endpoints = desired.totals(self.family).listed;
+        let (family, options, host) = (self.family, self.options, self.abilities);
+        Ok(Ground::new(family, options, facts, host, endpoints, &local))
+    }
+
+    fn whole(&mut self, desired: &Desired, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+        let counters = make_counters();
+        (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
+        // Another chance for everybody. What somebody had instead is older than any delta.
+        for (key, refused) in std::mem::take(&mut self.refused) {
+            last_good.remove(&key);
+            last_good.extend(refused.instead.map(|instead| (key, instead)));
+        }
+        let result = match self.settle(desired, &last_good) {
+            // The kernel may have counters but no way to use them in a rule.
+            Err(failure) if failure.counters && self.is_counting() => {
+                self.abilities.count_invalid = false;
+                self.abilities.count_localhost = false;
+                self.refused.clear();
+                self.settle(desired, &last_good)
+            }
+            result => result,
+        };
+        result.map_err(|failure| refused(failure.error))
+    }
+
+    pub(super) const fn is_counting(&self) -> bool {
+        self.abilities.count_invalid || self.abilities.count_localhost
+    }
+
+    fn settle(&mut self, desired: &Desired, last_good: &LastGood) -> Result<Applied, Failure> {
+        let ground = self.ground(desired).map_err(unreadable)?;
+        if ground.localhost {
+            let set = self.host.route_localnet();
+            set.map_err(|error| unreadable(io::Error::other(error)))?;
+        }
+        let (steps, wanted) = self.isolating(desired, &ground, last_good)?;
+        self.written = Some(Written {
+            ground,
+            roster: Roster::of(&wanted),
+            statics: wanted.statics,
+        });
+        Ok(Applied { steps })
+    }
+
+    /// Makes the tables be so; the number of steps it took.
+    pub(super) fn program(&self, wanted: &Ruleset) -> Result<usize, Failure> {
+        let mut texts = BTreeMap::new();
+        for table in Table::ALL {
+            let saved = self.xt.save(table);
+            texts.insert(table, saved.map_err(unwritten)?);
+        }
+        let mut installed = Installed::default();
+        for (table, text) in &texts {
+            installed.read(*table, text);
+        }
+        self.send(&diff::whole(&installed, wanted, self.family))
+    }
+
+    /// Sends steps, if there are any.
+    pub(super) fn send(&self, document: &Document) -> Result<usize, Failure> {
+        let steps = document.len();
+        if steps > 0 {
+            let result = self.xt.restore(&document.text());
+            result.map_err(|error| Failure::new(error, document))?;
+        }
+        Ok(steps)
+    }
+
+    /// Whether something changes about which our picture differs from what was told.
+    fn concerns_refused(&self, delta: &FamilyDelta) -> bool {
+        let mut keys = delta.changes.keys();
+        keys.any(|key| self.refused.contains_key(key))
+    }
+
+    fn delta(
+        &mut self,
+        mut written: Written,
+        ground: Ground,
+        desired: &Desired,
+        delta: &FamilyDelta,
+    ) -> Result<Applied, XtError> {
+        let draw = |side: &Option<std::sync::Arc<_>>| {
+            let exposure = side.as_deref();
+            exposure.map_or_else(Drawing::default, |exposure| {
+                render::exposure(exposure, &ground)
+            })
+        };
+        let redrawn: Vec<Redrawn> = delta
+            .changes
+            .iter()
+            .map(|(key, change)| Redrawn {
+                key: key.clone(),
+                before: draw(&change.before),
+                after: draw(&change.after),
+            })
+            .collect();
+        let statics = statics::build(&ground);
+        let all = || self.wanted(desired, &ground);
+        let both = (&written.statics, &statics);
+        let document = diff::delta(&redrawn, &mut written.roster, both, all);
+        let steps = self.send(&document).map_err(|failure| failure.error)?;
+        self.written = Some(Written {
+            ground,
+            statics,
+            ..written
+        });
+        Ok(Applied { steps })
+    }
+}
+
+impl Dataplane for Iptables {
+    fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
+        // Whatever goes wrong below, we do not know any more what is in the kernel.
+        let written = self.written.take();
+        let ground = self.ground(work.desired).map_err(ApplyError::Doubtful)?;
+        let mut last_good = LastGood::new();
+        if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
+            && written.ground.draws_like(&ground)
+            && !self.concerns_refused(delta)
+        {
+            match self.delta(written, ground, work.desired, delta) {
+                Ok(applied) => return Ok(applied),
+                // Whoever has the lock would keep us waiting for it again.
+                Err(error @ XtError::Locked { .. }) => return Err(refused(error)),
+                // Somebody changed our chains, or a rule cannot be: the whole tells which.
+                Err(_) => last_good = before(delta),
+            }
+        }
+        self.whole(work.desired, last_good)
+    }
+
+    fn refused(&self) -> Vec<Refusal> {
+        let refused = self.refused.iter();
+        refused
+            .map(|(key, refused)| Refusal {
+                key: key.clone(),
+                message: refused.message.clone(),
+            })
+            .collect()
+    }
+}
+
+/// Makes the counters that rules may use; which of them there are, for packets that belong to no
+/// connection and for localhost. They are a nicety: without them rules do not count.
+pub(super) fn make_counters() -> (bool, bool) {
+    let Ok(mut nfacct) = Nfacct::open() else {
+        return (false, false);
+    };
+    let mut ensure = |name| nfacct.ensure(name).is_ok();
+    (
+        ensure(names::INVALID_COUNTER),
+        ensure(names::LOCALHOST_COUNTER),
+    )
+}
+
+/// Service ports as they were before the delta.
+fn before(delta: &FamilyDelta) -> LastGood {
+    let changes = delta.changes.iter();
+    changes
+        .filter_map(|(key, change)| Some((key.clone(), change.before.clone()?)))
+        .collect()
+}
+
+pub(super) fn refused(error: XtError) -> ApplyError {
+    let step = match &error {
+        XtError::Unusable { program, .. }
+        | XtError::Locked { program, .. }
+        | XtError::Refused { program, .. } => program.clone(),
+    };
+    ApplyError::Refused {
+        step,
+        source: io::Error::other(error),
+    }
+}
+
+fn unreadable(source: io::Error) -> Failure {
+    unwritten(XtError::Unusable {
+        program: "the machine's settings".to_owned(),
+        source,
+    })
+}
+
+/// A failure before anything was written.
+const fn unwritten(error: XtError) -> Failure {
+    Failure {
+        error,
+        owner: None,
+        counters: false,
+    }
+}

@@ -1,0 +1,174 @@
+//! Keeps one Service port whose rules are refused from taking all others down.
+//!
+//! iptables often names the line at fault, and then its owner is left out at once. Where it does
+//! not, halves of the Service ports are tried in a network of their own, where nobody gets hurt,
+//! until the culprit is alone. That costs some tries, but only on the bad day.
+//!
+//! A Service port that is left out keeps what it had before, if that is known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferrule_core::desired::{Desired, Exposure};
+use ferrule_core::model::PortKey;
+use ferrule_kernel::netns;
+use ferrule_kernel::xt::XtError;
+
+use super::apply::{Failure, Iptables, make_counters};
+use super::render;
+use super::ruleset::Ruleset;
+use super::statics::Ground;
+
+/// More refused Service ports than this are not a few bad ones but a broken machine.
+const MOST_REFUSED: usize = 64;
+
+/// Why a Service port is not programmed as desired, and what it has instead.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// What was said.
+    pub message: String,
+    /// As it was when it was last programmed.
+    pub instead: Option<Arc<Exposure>>,
+}
+
+/// What a search came to.
+enum Finding {
+    /// Rules cannot use counters here.
+    Counters,
+    /// These Service ports are refused, each with what was said; maybe none.
+    Culprits(Vec<(PortKey, String)>),
+}
+
+/// Service ports as they were when they were last programmed.
+pub type LastGood = BTreeMap<PortKey, Arc<Exposure>>;
+
+impl Iptables {
+    /// Programs all Service ports but those that are refused, which are noted. Returns the number
+    /// of steps and what is in the tables now.
+    pub(super) fn isolating(
+        &mut self,
+        desired: &Desired,
+        ground: &Ground,
+        last_good: &LastGood,
+    ) -> Result<(usize, Ruleset), Failure> {
+        loop {
+            let wanted = self.wanted(desired, ground);
+            let mut failure = match self.program(&wanted) {
+                Ok(steps) => return Ok((steps, wanted)),
+                Err(failure) => failure,
+            };
+            if !self.is_worth_another_try(&failure) {
+                return Err(failure);
+            }
+            let culprits = match &failure.owner {
+                Some(owner) => vec![(owner.clone(), failure.error.to_string())],
+                None => match self.search(desired, ground) {
+                    Finding::Culprits(culprits) => culprits,
+                    Finding::Counters => {
+                        failure.counters = true;
+                        return Err(failure);
+                    }
+                },
+            };
+            let known = self.refused.len();
+            let mut progress = false;
+            for (key, message) in culprits {
+                progress |= match self.refused.get_mut(&key) {
+                    // What it had cannot be either.
+                    Some(refused) => refused.instead.take().is_some(),
+                    None => false,
+                };
+                let instead = last_good.get(&key).cloned();
+                let refused = Refused { message, instead };
+                self.refused.entry(key).or_insert(refused);
+            }
+            if !progress && self.refused.len() == known {
+                return Err(failure);
+            }
+        }
+    }
+
+    fn is_worth_another_try(&self, failure: &Failure) -> bool {
+        matches!(failure.error, XtError::Refused { .. })
+            && !(failure.counters && self.is_counting())
+            && self.refused.len() < MOST_REFUSED
+    }
+
+    /// Everything that is to be in the tables, as far as it is not refused.
+    pub(super) fn wanted(&self, desired: &Desired, ground: &Ground) -> Ruleset {
+        let all = desired.exposures(self.family).into_iter();
+        let chosen = all.filter_map(|exposure| match self.refused.get(&exposure.key) {
+            None => Some(&**exposure),
+            Some(refused) => refused.instead.as_deref(),
+        });
+        render::ruleset(chosen, ground)
+    }
+
+    /// Finds out what is refused, without being told and without touching what is installed.
+    fn search(&self, desired: &Desired, ground: &Ground) -> Finding {
+        let all: Vec<&Exposure> = desired
+            .exposures(self.family)
+            .into_iter()
+            .map(|exposure| match self.refused.get(&exposure.key) {
+                Some(Refused {
+                    instead: Some(instead),
+                    ..
+                }) => &**instead,
+                _ => &**exposure,
+            })
+            .collect();
+        let finding = netns::isolated(|| {
+            if self.cannot_count(ground) {
+                return Finding::Counters;
+            }
+            let mut culprits = Vec::new();
+            // If not even this works, it is nobody's fault.
+            if self.program(&render::ruleset([], ground)).is_ok() {
+                self.narrow(&all, ground, &mut culprits);
+            }
+            Finding::Culprits(culprits)
+        });
+        match finding {
+            Ok(finding) => finding,
+            // Without the right to try, the most dispensable thing goes first.
+            Err(_) if self.is_counting() => Finding::Counters,
+            Err(_) => Finding::Culprits(Vec::new()),
+        }
+    }
+
+    /// Whether rules that count are refused and the same without counting are not. Asked in a
+    /// network without rules and counters.
+    fn cannot_count(&self, ground: &Ground) -> bool {
+        if !self.is_counting() || make_counters() == (false, false) {
+            return self.is_counting();
+        }
+        let mut probe = ground.clone();
+        probe.host.drop_invalid = true;
+        probe.host.count_invalid = true;
+        if self.program(&render::ruleset([], &probe)).is_ok() {
+            return false;
+        }
+        probe.host.count_invalid = false;
+        self.program(&render::ruleset([], &probe)).is_ok()
+    }
+
+    /// Looks for culprits among these.
+    fn narrow(
+        &self,
+        suspects: &[&Exposure],
+        ground: &Ground,
+        culprits: &mut Vec<(PortKey, String)>,
+    ) {
+        let wanted = render::ruleset(suspects.iter().copied(), ground);
+        let Err(failure) = self.program(&wanted) else {
+            return;
+        };
+        if let [only] = suspects {
+            culprits.push((only.key.clone(), failure.error.to_string()));
+        } else if culprits.len() < MOST_REFUSED {
+            let (left, right) = suspects.split_at(suspects.len() / 2);
+            self.narrow(left, ground, culprits);
+            self.narrow(right, ground, culprits);
+        }
+    }
+}

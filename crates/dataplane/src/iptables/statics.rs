@@ -1,0 +1,249 @@
+//! Rules that do not depend on Services, and what all rules depend on.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use ferrule_core::facts::{Detector, Facts, NodePorts};
+use ferrule_core::model::Family;
+use ferrule_kernel::xt::Table;
+use ipnet::{IpNet, Ipv4Net};
+
+use super::rule::{Part, Place, Rule, Target};
+use super::ruleset::Statics;
+use super::{Options, names};
+
+/// More endpoints than this, and remarks about each of them are left out.
+const LARGE: usize = 1000;
+
+/// What all rules depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ground {
+    /// Which family.
+    pub family: Family,
+    /// The bit of a packet's mark that asks for masquerading.
+    pub mark: u32,
+    /// What this machine can do.
+    pub host: HostFacts,
+    /// NodePorts answer on 127.0.0.0/8.
+    pub localhost: bool,
+    /// There are so many endpoints that remarks about each would cost too much.
+    pub large: bool,
+    /// How packets from pods are told from others.
+    pub detector: Option<Detector>,
+    /// Where NodePorts answer.
+    pub node_ports: Doors,
+}
+
+/// What this machine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "abilities that have nothing to do with each other"
+)]
+pub struct HostFacts {
+    /// Masquerading may use any free port.
+    pub random_fully: bool,
+    /// Packets that belong to no connection are dropped.
+    pub drop_invalid: bool,
+    /// The counter of [`names::INVALID_COUNTER`] exists.
+    pub count_invalid: bool,
+    /// The counter of [`names::LOCALHOST_COUNTER`] exists.
+    pub count_localhost: bool,
+}
+
+impl Ground {
+    /// What holds for one family now.
+    pub fn new(
+        family: Family,
+        options: Options,
+        facts: &Facts,
+        host: HostFacts,
+        endpoints: usize,
+        local: &[IpAddr],
+    ) -> Self {
+        Self {
+            family,
+            mark: options.mark,
+            host,
+            localhost: options.localhost_node_ports
+                && facts.node_ports.contains_ipv4_loopback(family),
+            large: endpoints > LARGE,
+            detector: facts.detector.clone(),
+            node_ports: Doors::choose(facts, family, local),
+        }
+    }
+
+    /// Whether chains of Service ports that did not change look the same.
+    ///
+    /// Remarks about endpoints do not count: as in kube-proxy they come and go when their chain is
+    /// written for another reason.
+    pub fn draws_like(&self, other: &Self) -> bool {
+        let bare = |ground: &Self| Self {
+            large: false,
+            node_ports: Doors::All,
+            ..ground.clone()
+        };
+        bare(self) == bare(other)
+    }
+}
+
+/// Which addresses of this machine NodePorts answer on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doors {
+    /// All of them.
+    All,
+    /// These.
+    These(Vec<IpAddr>),
+}
+
+impl Doors {
+    /// The choice among the addresses that the machine has.
+    pub fn choose(facts: &Facts, family: Family, local: &[IpAddr]) -> Self {
+        match &facts.node_ports {
+            NodePorts::All => Self::All,
+            chosen => Self::These(chosen.among(local, family)),
+        }
+    }
+}
+
+/// From where packets enter to our chains, in the order in which kube-proxy looks after them. Each
+/// one that is missing becomes the first rule of its chain.
+pub fn jumps() -> [(Table, &'static str, Rule); 14] {
+    const PORTALS: &str = "kubernetes service portals";
+    const EXTERNAL: &str = "kubernetes externally-visible service portals";
+    const BALANCER: &str = "kubernetes load balancer firewall";
+    let jump = |parts: Vec<Part>, to| Rule::new(parts, Target::Jump(to));
+    let remark = |text: &str| Part::Comment(text.to_owned());
+    let new = |text: &str, to| jump(vec![Part::State("NEW"), remark(text)], to);
+    let all = |text: &str, to| jump(vec![remark(text)], to);
+    let health = all("kubernetes health check service ports", names::NODE_PORTS);
+    let forward = all("kubernetes forwarding rules", names::FORWARD);
+    let post = all("kubernetes postrouting rules", names::POSTROUTING);
+    let bare = jump(Vec::new(), names::FIREWALL);
+    let firewall = new(BALANCER, names::PROXY_FIREWALL);
+    [
+        (
+            Table::Filter,
+            "INPUT",
+            new(EXTERNAL, names::EXTERNAL_SERVICES),
+        ),
+        (
+            Table::Filter,
+            "FORWARD",
+            new(EXTERNAL, names::EXTERNAL_SERVICES),
+        ),
+        (Table::Filter, "INPUT", health),
+        (Table::Filter, "FORWARD", new(PORTALS, names::SERVICES)),
+        (Table::Filter, "OUTPUT", new(PORTALS, names::SERVICES)),
+        (Table::Filter, "FORWARD", forward),
+        (Table::Filter, "INPUT", firewall.clone()),
+        (Table::Filter, "OUTPUT", firewall.clone()),
+        (Table::Filter, "FORWARD", firewall),
+        (Table::Nat, "OUTPUT", all(PORTALS, names::SERVICES)),
+        (Table::Nat, "PREROUTING", all(PORTALS, names::SERVICES)),
+        (Table::Nat, "POSTROUTING", post),
+        (Table::Filter, "INPUT", bare.clone()),
+        (Table::Filter, "OUTPUT", bare),
+    ]
+}
+
+/// What does not depend on Services.
+pub fn build(ground: &Ground) -> Statics {
+    let mark = ground.mark;
+    let masquerade = Target::Masquerade {
+        random_fully: ground.host.random_fully,
+    };
+    let snat = "kubernetes service traffic requiring SNAT".to_owned();
+    let postrouting = vec![
+        Rule::new([Part::NotMarked(mark)], Target::Return),
+        // Before masquerading: a packet that comes through here again, wrapped in another one,
+        // must not be masqueraded twice.
+        Rule::new([], Target::FlipMark(mark)),
+        Rule::new([Part::Comment(snat)], masquerade),
+    ];
+    let mut chains = BTreeMap::from([
+        ((Table::Filter, names::FORWARD), forward(ground)),
+        ((Table::Nat, names::POSTROUTING), postrouting),
+        (
+            (Table::Nat, names::MARK_MASQ),
+            vec![Rule::new([], Target::SetMark(mark))],
+        ),
+    ]);
+    // Without need the chain is kubelet's alone.
+    if ground.localhost {
+        chains.insert((Table::Filter, names::FIREWALL), vec![martians()]);
+    }
+    Statics {
+        chains,
+        tail: tail(ground),
+    }
+}
+
+fn forward(ground: &Ground) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    if ground.host.drop_invalid {
+        let mut parts = vec![Part::State("INVALID")];
+        if ground.host.count_invalid {
+            parts.push(Part::Count(names::INVALID_COUNTER));
+        }
+        rules.push(Rule::new(parts, Target::Drop));
+    }
+    let remark = |text: &str| Part::Comment(text.to_owned());
+    rules.push(Rule::new(
+        [
+            remark("kubernetes forwarding rules"),
+            Part::Marked(ground.mark),
+        ],
+        Target::Accept,
+    ));
+    rules.push(Rule::new(
+        [
+            remark("kubernetes forwarding conntrack rule"),
+            Part::State("RELATED,ESTABLISHED"),
+        ],
+        Target::Accept,
+    ));
+    rules
+}
+
+/// With `route_localnet` neighbours could reach what listens on localhost.
+fn martians() -> Rule {
+    Rule::new(
+        [
+            Part::Comment("block incoming localnet connections".to_owned()),
+            Part::Destination(Place::Net(loopback_v4())),
+            Part::SourceNot(loopback_v4()),
+            Part::StateNot("RELATED,ESTABLISHED,DNAT"),
+        ],
+        Target::Drop,
+    )
+}
+
+pub(super) fn loopback_v4() -> IpNet {
+    Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into()
+}
+
+/// Leads to NodePorts whatever no Service took.
+fn tail(ground: &Ground) -> Vec<Rule> {
+    let remark = || {
+        let text = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
+        Part::Comment(text.to_owned())
+    };
+    let target = Target::Jump(names::NODE_PORTS);
+    match &ground.node_ports {
+        Doors::All => {
+            let mut parts = vec![remark(), Part::ToLocal];
+            parts.extend(match ground.family {
+                Family::V6 => Some(Part::DestinationNot(IpAddr::V6(Ipv6Addr::LOCALHOST).into())),
+                Family::V4 if !ground.localhost => Some(Part::DestinationNot(loopback_v4())),
+                Family::V4 => None,
+            });
+            vec![Rule::new(parts, target)]
+        }
+        Doors::These(ips) => ips
+            .iter()
+            .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && ground.localhost))
+            .map(|ip| Rule::new([remark(), Part::Destination(Place::Host(*ip))], target))
+            .collect(),
+    }
+}

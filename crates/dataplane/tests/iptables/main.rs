@@ -1,0 +1,14 @@
+//! iptables in real kernels, each test in a network of its own, in both flavours.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests are tests"
+)]
+
+mod faults;
+mod random;
+mod recorded;
+mod rules;
+mod state;
+mod support;

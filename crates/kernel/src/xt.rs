@@ -1,0 +1,317 @@
+//! iptables, spoken through the programs that come with it.
+//!
+//! In: text for `iptables-restore`. Out: text of `iptables-save`, or an error that says in which
+//! line of the text the fault is, where that can be known. This is the only place of the program
+//! that runs other programs.
+//!
+//! There are two flavours with the same language: the old one replaces whole tables through socket
+//! options and is guarded by a lock file; the new one translates to `nf_tables`. Which one a
+//! machine
+//! uses is found out once, when the conversation is opened.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Family;
+
+mod child;
+mod version;
+
+pub use version::{Flavour, Version};
+
+/// A table of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// Changes packets.
+    Mangle,
+    /// Lets packets pass, or not.
+    Filter,
+    /// Translates addresses.
+    Nat,
+}
+
+impl Table {
+    /// All that we use.
+    pub const ALL: [Self; 3] = [Self::Mangle, Self::Filter, Self::Nat];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mangle => "mangle",
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why iptables did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum XtError {
+    /// The program could not be run at all.
+    #[error("cannot run {program}")]
+    Unusable {
+        /// Which program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else had the tables locked the whole time.
+    #[error("{program}: the tables are locked by another program: {message}")]
+    Locked {
+        /// Which program.
+        program: String,
+        /// What it said.
+        message: String,
+    },
+    /// It ran, and refused.
+    #[error("{program} failed: {message}")]
+    Refused {
+        /// Which program.
+        program: String,
+        /// The line of its input that is at fault, from 1.
+        line: Option<usize>,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A conversation with one family's iptables.
+#[derive(Clone, Debug)]
+pub struct Xt {
+    programs: Programs,
+    version: Version,
+}
+
+/// Which files are run.
+#[derive(Clone, Debug)]
+struct Programs {
+    /// Where they are; otherwise the search path says.
+    folder: Option<PathBuf>,
+    family: Family,
+    /// What stands behind `iptables` in their names.
+    variant: &'static str,
+}
+
+/// What a lock is waited for, in seconds.
+const PATIENCE: &str = "5";
+
+/// Chains that kubelet makes in its flavour, so that others find out which one that is.
+const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
+
+impl Xt {
+    /// Opens a conversation in the network namespace of the calling thread.
+    ///
+    /// Where kubelet has left a hint about its flavour, that one is used; otherwise whatever
+    /// `iptables` is.
+    ///
+    /// # Errors
+    /// There are no such programs, or they do not work here.
+    pub fn open(family: Family) -> Result<Self, XtError> {
+        Self::open_in(None, family)
+    }
+
+    /// The same with programs from this folder.
+    ///
+    /// # Errors
+    /// See [`Xt::open`].
+    pub fn open_in(folder: Option<&Path>, family: Family) -> Result<Self, XtError> {
+        let plain = Programs {
+            folder: folder.map(Path::to_owned),
+            family,
+            variant: "",
+        };
+        let hinted = ["-nft", "-legacy"]
+            .map(|variant| Programs {
+                variant,
+                ..plain.clone()
+            })
+            .into_iter()
+            .find(Programs::has_hint);
+        Self::with(hinted.unwrap_or(plain))
+    }
+
+    /// A conversation in this flavour, whatever the machine's own is.
+    ///
+    /// # Errors
+    /// See [`Xt::open`].
+    pub fn open_as(flavour: Flavour, family: Family) -> Result<Self, XtError> {
+        Self::with(Programs {
+            folder: None,
+            family,
+            variant: match flavour {
+                Flavour::Nft => "-nft",
+                Flavour::Legacy => "-legacy",
+            },
+        })
+    }
+
+    fn with(programs: Programs) -> Result<Self, XtError> {
+        let text = programs.run("", &["--version"], "")?;
+        let version = Version::parse(&text);
+        let xt = Self { programs, version };
+        // A program for a kernel that does not have it is as good as none.
+        match xt.list(Table::Nat, "POSTROUTING")? {
+            Some(_) => Ok(xt),
+            None => Err(XtError::Refused {
+                program: "iptables".to_owned(),
+                line: None,
+                message: "the nat table cannot be used".to_owned(),
+            }),
+        }
+    }
+
+    /// Which flavour it is.
+    pub const fn flavour(&self) -> Flavour {
+        self.version.flavour
+    }
+
+    /// Whether masquerading from any free port can be asked for.
+    pub fn has_random_fully(&self) -> bool {
+        self.version.at_least(1, 6, 2)
+    }
+
+    /// All of a table, as text. Empty while nobody has used it.
+    ///
+    /// # Errors
+    /// See [`XtError`].
+    pub fn save(&self, table: Table) -> Result<String, XtError> {
+        self.programs.run("-save", &["-t", table.as_str()], "")
+    }
+
+    /// Changes what the text says and leaves the rest: each table at once, one after the other.
+    ///
+    /// # Errors
+    /// See [`XtError`]. Tables before the one at fault are changed.
+    pub fn restore(&self, text: &str) -> Result<(), XtError> {
+        let flags = self.restore_flags();
+        self.programs.run("-restore", flags, text).map(drop)
+    }
+
+    /// kube-proxy's flags; what is too old to wait is not asked to.
+    fn restore_flags(&self) -> &'static [&'static str] {
+        if self.version.at_least(1, 6, 2) {
+            &["-w", PATIENCE, "--noflush", "--counters"]
+        } else {
+            &["--noflush", "--counters"]
+        }
+    }
+
+    /// The rules of one chain, as text; `None` if there is no such chain.
+    ///
+    /// # Errors
+    /// See [`XtError`].
+    pub fn list(&self, table: Table, chain: &str) -> Result<Option<String>, XtError> {
+        let arguments = ["-w", PATIENCE, "-S", chain, "-t", table.as_str()];
+        match self.programs.run("", &arguments, "") {
+            Ok(text) => Ok(Some(text)),
+            Err(XtError::Refused { message, .. }) if says_absent(&message) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Programs {
+    fn run(&self, verb: &str, arguments: &[&str], input: &str) -> Result<String, XtError> {
+        let stem = match self.family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        let name = format!("{stem}{}{verb}", self.variant);
+        let path = match &self.folder {
+            None => OsString::from(&name),
+            Some(folder) => folder.join(&name).into(),
+        };
+        child::run(&name, &path, arguments, input)
+    }
+
+    /// Whether kubelet uses this flavour.
+    fn has_hint(&self) -> bool {
+        // Asking the old flavour for a table would bring the table about.
+        if self.variant == "-legacy" && !self.has_old_mangle() {
+            return false;
+        }
+        let saved = self.run("-save", &["-t", Table::Mangle.as_str()], "");
+        saved.is_ok_and(|text| {
+            let mut lines = text.lines();
+            lines.any(|line| HINTS.iter().any(|hint| line.starts_with(hint)))
+        })
+    }
+
+    fn has_old_mangle(&self) -> bool {
+        let names = match self.family {
+            Family::V4 => "/proc/thread-self/net/ip_tables_names",
+            Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+        };
+        std::fs::read_to_string(names)
+            .is_ok_and(|names| names.lines().any(|name| name == Table::Mangle.as_str()))
+    }
+}
+
+/// Whether a message says that something is not there, in the words of either flavour.
+fn says_absent(message: &str) -> bool {
+    const WORDS: [&str; 5] = [
+        // 1.8.9 of the new flavour says this of a chain while its table is not there.
+        "is incompatible, use 'nft' tool",
+        "No chain/target/match by that name",
+        "No such file or directory",
+        "does a matching rule exist",
+        "does not exist",
+    ];
+    // An old flavour's kernel part that is missing says so, too; then nothing works.
+    !message.contains("Table does not exist") && WORDS.iter().any(|word| message.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_told_in_the_words_of_both_flavours() {
+        for message in [
+            "iptables: No chain/target/match by that name.",
+            "iptables v1.8.9 (nf_tables): chain `X' in table `nat' is incompatible, use 'nft' tool.",
+            "iptables: Bad rule (does a matching rule exist in that chain?).",
+        ] {
+            assert!(says_absent(message), "{message}");
+        }
+        assert!(!says_absent(
+            "can't initialize iptables table `nat': Table does not exist"
+        ));
+        assert!(!says_absent("Permission denied (you must be root)"));
+    }
+
+    #[test]
+    fn ipt_006_ipt_010_restoring_waits_for_the_lock_where_it_can() {
+        let flags = |version: &str| {
+            let programs = Programs {
+                folder: None,
+                family: Family::V4,
+                variant: "",
+            };
+            let version = Version::parse(version);
+            Xt { programs, version }.restore_flags().join(" ")
+        };
+        assert_eq!(
+            flags("iptables v1.8.9 (nf_tables)"),
+            "-w 5 --noflush --counters"
+        );
+        assert_eq!(flags("iptables v1.6.2"), "-w 5 --noflush --counters");
+        assert_eq!(flags("iptables v1.4.21"), "--noflush --counters");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let folder = Path::new("/nonexistent");
+        let error = Xt::open_in(Some(folder), Family::V6).unwrap_err();
+        assert_eq!(error.to_string(), "cannot run ip6tables");
+    }
+}

@@ -1,0 +1,148 @@
+//! Runs one program to its end.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::XtError;
+
+/// A program that needs longer hangs.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// What programs exit with when a lock was not to be had, among other things.
+const RESOURCE_PROBLEM: i32 = 4;
+
+/// Runs a program in the network namespace of the calling thread and returns what it printed.
+pub fn run(name: &str, path: &OsStr, arguments: &[&str], input: &str) -> Result<String, XtError> {
+    let unusable = |source| XtError::Unusable {
+        program: name.to_owned(),
+        source,
+    };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the place where programs are run"
+    )]
+    let child = Command::new(path)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(unusable)?;
+    let (status, printed, complaints) = converse(child, input).map_err(unusable)?;
+    if status.success() {
+        return Ok(printed);
+    }
+    Err(failure(name, status, &complaints))
+}
+
+/// Gives the child its input and takes what it prints, all at once, so that neither waits for the
+/// other.
+fn converse(mut child: Child, input: &str) -> io::Result<(ExitStatus, String, String)> {
+    let mut stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if let Some(pipe) = &mut stdin {
+                // A child that does not read to the end says why by other means.
+                let _ = pipe.write_all(input.as_bytes());
+            }
+        });
+        let complaints = scope.spawn(move || read(stderr));
+        let (sender, printed) = mpsc::channel();
+        scope.spawn(move || sender.send(read(stdout)));
+        let printed = printed.recv_timeout(LIMIT);
+        if printed.is_err() {
+            child.kill()?;
+        }
+        let status = child.wait()?;
+        let printed = printed.map_err(|_| io::ErrorKind::TimedOut)??;
+        let complaints = complaints.join().unwrap_or_else(|_| Ok(String::new()))?;
+        Ok((status, printed, complaints))
+    })
+}
+
+fn read(pipe: Option<impl Read>) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_end(&mut bytes)?;
+    }
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn failure(name: &str, status: ExitStatus, complaints: &str) -> XtError {
+    let program = name.to_owned();
+    let message = match complaints.trim() {
+        "" => status.to_string(),
+        text => text.replace('\n', "; "),
+    };
+    match faulty_line(complaints) {
+        None if status.code() == Some(RESOURCE_PROBLEM) => XtError::Locked { program, message },
+        line => XtError::Refused {
+            program,
+            line,
+            message,
+        },
+    }
+}
+
+/// The line of the input that a complaint names: `line 3 failed`, `line 3: …`, or
+/// `Error occurred at line: 3`.
+fn faulty_line(complaints: &str) -> Option<usize> {
+    complaints.match_indices("line").find_map(|(at, word)| {
+        let rest = &complaints[at + word.len()..];
+        let rest = rest.strip_prefix(':').unwrap_or(rest).trim_start();
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_at_fault_is_found_in_every_wording() {
+        for (complaint, line) in [
+            ("iptables-restore: line 3 failed\n", Some(3)),
+            (
+                "iptables-restore v1.8.9 (legacy): Couldn't load target `X'\n\nError occurred at line: 12\nTry `iptables-restore -h' for more information.\n",
+                Some(12),
+            ),
+            (
+                "iptables-nft-restore: line 7: CHAIN_DEL failed (Device or resource busy): chain X\n",
+                Some(7),
+            ),
+            (
+                "Another app is currently holding the xtables lock; still 4s 0us time ahead",
+                None,
+            ),
+            ("command line is wrong", None),
+        ] {
+            assert_eq!(faulty_line(complaint), line, "{complaint}");
+        }
+    }
+
+    #[test]
+    fn large_input_and_output_do_not_block_each_other() {
+        let input = "0123456789\n".repeat(100_000);
+        assert_eq!(run("cat", OsStr::new("cat"), &[], &input).unwrap(), input);
+    }
+
+    #[test]
+    fn a_child_that_does_not_read_is_no_problem() {
+        let input = "0123456789\n".repeat(100_000);
+        assert_eq!(run("true", OsStr::new("true"), &[], &input).unwrap(), "");
+        let error = run("false", OsStr::new("false"), &[], &input).unwrap_err();
+        assert!(
+            matches!(error, XtError::Refused { line: None, .. }),
+            "{error}"
+        );
+    }
+}

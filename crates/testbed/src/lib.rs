@@ -1,0 +1,104 @@
+//! Networks for tests: namespaces, cables between them, pods that answer and clients that ask.
+//!
+//! Only tests use this crate. Whatever happens here happens in network namespaces that go with the
+//! test; the machine's own network is never touched. A helper that fails panics, because that is
+//! how tests fail.
+//!
+//! Needs the right to make network namespaces and the program `ip`. Where namespaces are not
+//! allowed the tests say so; where `CI` is set they fail then.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::missing_panics_doc,
+    reason = "helpers of tests are tests, and a panic is how they fail"
+)]
+
+use std::io::{self, Write};
+use std::process::{Command, Output, Stdio};
+
+use ferrule_kernel::netns;
+
+mod ask;
+mod lab;
+mod place;
+mod sctp;
+mod serve;
+
+pub use ask::{Answer, Ask, Protocol};
+pub use lab::{Lab, address, net};
+pub use place::Place;
+
+/// Runs a test in a network of its own, whose loopback is up.
+pub fn in_namespace(test: impl FnOnce() + Send) {
+    let result = netns::isolated(|| {
+        run("ip", &["link", "set", "lo", "up"]);
+        test();
+    });
+    or_say_so(result);
+}
+
+/// What there is to say about a network that could not be made; `None` if that is no failure here.
+pub(crate) fn or_say_so<T>(result: io::Result<T>) -> Option<T> {
+    match result {
+        Ok(made) => Some(made),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !variable("CI") => {
+            eprintln!("NOT RUN: no right to make a network namespace; run as root");
+            None
+        }
+        Err(error) => panic!("no network namespace: {error}"),
+    }
+}
+
+/// Whether a variable of the environment is set.
+pub fn variable(name: &str) -> bool {
+    #[expect(clippy::disallowed_methods, reason = "tests are steered so")]
+    std::env::var(name).is_ok()
+}
+
+/// Runs a program in the namespace of the calling thread, and returns what it printed.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    feed(program, arguments, "")
+}
+
+/// The same for a program that reads `input`.
+pub fn feed(program: &str, arguments: &[&str], input: &str) -> String {
+    let output = try_feed(program, arguments, input);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{input}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The same for a program that may fail.
+pub fn try_feed(program: &str, arguments: &[&str], input: &str) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "tests may run programs")]
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
+    let mut stdin = child.stdin.take().unwrap();
+    // A program that does not read what it is told has its reasons.
+    drop(stdin.write_all(input.as_bytes()));
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+/// Compares with a file, or renews that file when `UPDATE_EXPECT` is set.
+pub fn expect(path: &std::path::Path, actual: &str) {
+    if variable("UPDATE_EXPECT") {
+        std::fs::write(path, actual).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{} differs; UPDATE_EXPECT=1 renews it. It would be:\n{actual}",
+        path.display()
+    );
+}
