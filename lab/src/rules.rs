@@ -84,9 +84,12 @@ pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
         for family in Family::BOTH {
             let listings = listings(&worlds, node, family)?;
             if listings.iter().any(|other| *other != listings[reference]) {
-                let shown = |(number, listing): (usize, &Listing)| match number == reference {
-                    true => "what the others are held against".to_owned(),
-                    false => listing.against(&listings[reference], MOST_SHOWN),
+                let shown = |(number, listing): (usize, &Listing)| {
+                    if number == reference {
+                        "what the others are held against".to_owned()
+                    } else {
+                        listing.against(&listings[reference], MOST_SHOWN)
+                    }
                 };
                 differences.push(Difference {
                     what: format!("{}: {}", node.name, program(family)),
