@@ -187,9 +187,10 @@ impl<'a> Differ<'a> {
             let (mut differences, seen) = self.look(seed, past, &before)?;
             differences.extend(seen.met.scattered(&past[number]));
             if number > 0 {
+                let by_name = self.lab.worlds.iter().any(rules::is_about);
                 let moved = seen
                     .met
-                    .moved(&before.met, &past[number - 1], &past[number]);
+                    .moved(&before.met, &past[number - 1], &past[number], by_name);
                 differences.extend(moved);
             }
             if !differences.is_empty() {

@@ -189,6 +189,11 @@ impl Service {
         all
     }
 
+    /// Whether its slices are left to the short form.
+    pub fn is_short(&self) -> bool {
+        self.words().is_some()
+    }
+
     fn items(&self) -> Result<Vec<Value>> {
         let mut item = json!({
             "service": self.name,
