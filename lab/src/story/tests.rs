@@ -159,7 +159,12 @@ fn entries_with_each_work_for_objects_lines_and_steps() {
          - packets: [{ each: 1..9, line: \"a1 -> web-1:# = same\" }]\n- restart: other\n",
     );
     let steps = story.unwrap().steps;
-    let [Step::Apply(first), Step::Apply(_), Step::Packets(lines), Step::Restart(_)] = &steps[..]
+    let [
+        Step::Apply(first),
+        Step::Apply(_),
+        Step::Packets(lines),
+        Step::Restart(_),
+    ] = &steps[..]
     else {
         panic!("{steps:?}")
     };
