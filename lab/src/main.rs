@@ -29,19 +29,19 @@ mod process;
 mod race;
 mod story;
 mod teller;
+mod test;
 mod tools;
+mod trials;
 mod up;
 mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::lab::Lab;
-use crate::story::Story;
-use crate::teller::Teller;
 use crate::tools::Tools;
 use crate::world::WorldKey;
 
@@ -63,7 +63,7 @@ enum Verb {
     Down,
     /// Says whether a lab is up and how to look inside.
     Status,
-    /// Tells stories in a lab of its own.
+    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
@@ -104,7 +104,10 @@ struct Worlds {
 struct Stories {
     #[command(flatten)]
     worlds: Worlds,
-    /// Only stories with one of these in their file name.
+    /// Few random clusters, and no trial that takes long.
+    #[arg(long)]
+    quick: bool,
+    /// Only stories and trials with one of these in their name, and no random clusters.
     names: Vec<String>,
 }
 
@@ -156,7 +159,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Tell(stories) => {
             cage::enter()?;
-            return tell(&stories);
+            return test::run(&stories);
         }
         Verb::Compare(clusters) => {
             cage::enter()?;
@@ -181,13 +184,14 @@ impl Worlds {
 /// Builds what is missing while there is a network, then goes inside.
 fn test(stories: &Stories) -> Result<ExitCode> {
     cage::require_root()?;
-    chosen(stories)?;
+    test::chosen(stories)?;
     Tools::ensure(stories.worlds.ferrule.clone())?;
     let (_folder, _lock) = up::claim("test")?;
     let mut inner = os::command(std::env::current_exe()?);
     inner
         .arg("tell")
         .args(stories.worlds.arguments())
+        .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
     cage::run(&mut inner, |_| {})
 }
@@ -246,70 +250,6 @@ fn race(options: &race::Options) -> Result<ExitCode> {
     let mut inner = os::command(std::env::current_exe()?);
     inner.arg("run").args(std::env::args_os().skip(2));
     cage::run(&mut inner, |_| {})
-}
-
-fn chosen(stories: &Stories) -> Result<Vec<Story>> {
-    let mut all = story::all(&story::folder())?;
-    let names = &stories.names;
-    all.retain(|story| names.is_empty() || names.iter().any(|part| story.name.contains(part)));
-    if all.is_empty() {
-        bail!("no story is called {names:?}");
-    }
-    Ok(all)
-}
-
-fn tell(stories: &Stories) -> Result<ExitCode> {
-    let tools = Tools::ensure(stories.worlds.ferrule.clone())?;
-    let folder = up::folder("test")?;
-    let begun = os::now();
-    let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
-    println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
-    let mut teller = Teller::new(lab);
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
-    for story in chosen(stories)? {
-        if !teller.knows(&story) {
-            skipped.push(format!(
-                "{} (no world in mode {})",
-                story.name,
-                story.modes.join(" or ")
-            ));
-            continue;
-        }
-        let begun = os::now();
-        let result = teller.tell(&story);
-        let seconds = begun.elapsed().as_secs_f64();
-        let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
-        match result {
-            Ok(()) => passed += 1,
-            Err(error) => {
-                println!("{}", indented(&format!("{error:#}")));
-                failed.push(story.name);
-            }
-        }
-    }
-    println!(
-        "{passed} stories passed, {} failed, in {:.1} s",
-        failed.len(),
-        begun.elapsed().as_secs_f64()
-    );
-    for story in skipped {
-        println!("skipped: {story}");
-    }
-    if failed.is_empty() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!("failed: {}", failed.join(", "));
-    println!("logs: {}", teller.logs().join("\n      "));
-    Ok(ExitCode::FAILURE)
-}
-
-fn indented(text: &str) -> String {
-    let lines = text
-        .trim_end()
-        .lines()
-        .map(|line| format!("         {line}"));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -260,6 +260,16 @@ impl Teller {
         })
     }
 
+    /// The lab as it is at its beginning.
+    pub fn rested(&mut self) -> Result<&mut Lab> {
+        if self.spoiled || self.settings != Value::Null {
+            self.settings = Value::Null;
+            self.lab.start_proxies(Who::Own, &self.settings)?;
+            self.spoiled = false;
+        }
+        Ok(&mut self.lab)
+    }
+
     /// Where the proxies write.
     pub fn logs(&self) -> Vec<String> {
         let logs = self.lab.worlds.iter().flat_map(World::logs);

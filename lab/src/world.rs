@@ -19,6 +19,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -183,6 +184,12 @@ impl World {
     }
 
     /// Fails when a proxy ended that should run.
+    /// Sends a signal to every proxy.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let mut proxies = self.proxies.values();
+        proxies.try_for_each(|proxy| proxy.signal(signal))
+    }
+
     pub fn check(&mut self) -> Result<()> {
         self.proxies.values_mut().try_for_each(Process::check)
     }
