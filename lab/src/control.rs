@@ -23,9 +23,9 @@ const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 const DATA: &str = "/run/lab";
 /// The API server needs a few seconds here; a busy machine needs more.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The controllers that make what a proxy reads.
-const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
-                           service-cidr-controller";
+/// The controllers that make what a proxy reads. The one for ServiceCIDRs makes nothing: it would
+/// only hold back their deletion for ten seconds.
+const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller";
 
 /// A running control plane.
 pub struct Control {
@@ -118,14 +118,6 @@ impl Control {
         self.restart("apiserver")
     }
 
-    /// Lets etcd forget everything but the present.
-    pub fn compact(&self) -> Result<()> {
-        let now = ask_etcd("range", &json!({ "key": "AA==" }))?;
-        let revision = &now["header"]["revision"];
-        let question = json!({ "revision": revision, "physical": true });
-        ask_etcd("compaction", &question).map(|_| ())
-    }
-
     /// Ends the controllers for good: whoever writes slices itself does not need them, and they
     /// would do their share of work for every object.
     pub fn end_controllers(&mut self) {
@@ -216,6 +208,14 @@ fn write_tokens(variant: &Variant) -> Result<()> {
     }
     std::fs::write(Path::new(DATA).join("tokens.csv"), text)?;
     Ok(())
+}
+
+/// Lets etcd forget everything but the present.
+pub fn compact() -> Result<()> {
+    let now = ask_etcd("range", &json!({ "key": "AA==" }))?;
+    let revision = &now["header"]["revision"];
+    let question = json!({ "revision": revision, "physical": true });
+    ask_etcd("compaction", &question).map(|_| ())
 }
 
 /// A question in JSON to etcd, and its answer.

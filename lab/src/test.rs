@@ -88,8 +88,8 @@ impl Results {
         let begun = os::now();
         let result = work();
         let seconds = begun.elapsed().as_secs_f64();
-        let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {name}: {title}");
+        let verdict = if result.is_ok() { "ok    " } else { "FAILED" };
+        println!("{verdict} {seconds:5.1} s  {name}: {title}");
         match result {
             Ok(()) => self.passed += 1,
             Err(error) => {

@@ -136,7 +136,7 @@ impl Artist {
             number,
             target,
             protocol,
-            node_port: self.node_port(),
+            on_nodes: self.node_port(),
         });
     }
 
@@ -321,7 +321,7 @@ impl Artist {
         let which = self.dice.below(service.ports.len());
         match self.dice.below(5) {
             0 if service.ports.len() > 1 => _ = service.ports.remove(which),
-            1 => service.ports[which].node_port = self.node_port(),
+            1 => service.ports[which].on_nodes = self.node_port(),
             2 => {
                 let target = self.dice.pick(&POD_PORTS).copied();
                 service.ports[which].target = target.unwrap_or(POD_PORTS[0]);

@@ -43,7 +43,7 @@ impl Met {
             told.map(|(client, pods)| (client, format!("{} pods", pods.len())))
                 .collect()
         });
-        differing(facts.collect())
+        differing(&facts.collect::<Vec<_>>())
     }
 
     /// Clients that met another pod than before though the one of before is ready, in one world
@@ -69,7 +69,7 @@ impl Met {
             }
             facts
         });
-        differing(facts.collect())
+        differing(&facts.collect::<Vec<_>>())
     }
 }
 
@@ -150,7 +150,7 @@ fn targets(service: &Service) -> BTreeSet<u16> {
 }
 
 /// Facts known in all worlds and not the same in all.
-fn differing(facts: Vec<BTreeMap<String, String>>) -> Vec<Difference> {
+fn differing(facts: &[BTreeMap<String, String>]) -> Vec<Difference> {
     let Some((first, others)) = facts.split_first() else {
         return Vec::new();
     };

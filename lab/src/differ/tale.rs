@@ -32,12 +32,15 @@ pub fn tell(history: &[State], differences: &[Difference], reference: usize) -> 
                 .collect();
             writeln!(text, "- delete: [{}]", gone.join(", "))?;
         }
-        writeln!(text, "- apply:")?;
+        let mut new = String::new();
         if number == 0 && hints(history) {
-            zones(&mut text)?;
+            zones(&mut new)?;
         }
         for item in items.iter().filter(|item| !items_before.contains(*item)) {
-            write_item(&mut text, item)?;
+            write_item(&mut new, item)?;
+        }
+        if !new.is_empty() {
+            writeln!(text, "- apply:\n{}", new.trim_end())?;
         }
         before = now;
         items_before = items;

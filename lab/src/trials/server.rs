@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::{PATIENCE, Stage, named, web};
-use crate::os;
 use crate::plan::Family;
 use crate::story::short::Memory;
+use crate::{control, os};
 
 /// Writes that must have been made between two deaths.
 const WRITES: usize = 8;
@@ -97,7 +97,7 @@ fn forget(stage: &mut Stage<'_>, doomed: &[serde_json::Value]) -> Result<()> {
         stage.lab.control.api.delete(object)?;
     }
     stage.write(&["b2"])?;
-    stage.lab.control.compact()?;
+    control::compact()?;
     // The server remembers what etcd forgot, until it ends.
     stage.lab.control.restart("apiserver")
 }
