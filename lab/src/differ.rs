@@ -26,7 +26,7 @@ use crate::lab::Lab;
 use crate::plan::{self, Family};
 use crate::probe::{self, Answers};
 use crate::story::short::Memory;
-use crate::{api, os};
+use crate::{api, os, rules};
 use ask::Asker;
 use cluster::State;
 use matrix::{Cell, CellKey, Difference};
@@ -65,7 +65,7 @@ pub fn run(lab: &mut Lab, order: Order, folder: &Path) -> Result<bool> {
         if let Some(found) = found {
             println!("FAILED cluster with seed {seed}");
             if failed.len() < MOST_TOLD {
-                differ.explain(seed, found, folder)?;
+                differ.explain(seed, &found, folder)?;
             }
             failed.push(seed);
         }
@@ -184,12 +184,13 @@ impl<'a> Differ<'a> {
         for number in 0..history.len() {
             let past = &history[..=number];
             self.write(&past[number], number == 0)?;
-            let (mut differences, seen) = self.look(seed, past, &before)?;
-            differences.extend(seen.met.scattered(&past[number]));
+            let (mut differences, after) = self.look(seed, past, &before)?;
+            differences.extend(after.met.scattered(&past[number]));
             if number > 0 {
-                let moved = seen
+                let by_name = self.lab.worlds.iter().any(rules::is_about);
+                let moved = after
                     .met
-                    .moved(&before.met, &past[number - 1], &past[number]);
+                    .moved(&before.met, &past[number - 1], &past[number], by_name);
                 differences.extend(moved);
             }
             if !differences.is_empty() {
@@ -198,7 +199,7 @@ impl<'a> Differ<'a> {
                     differences,
                 }));
             }
-            before = seen;
+            before = after;
         }
         Ok(None)
     }
@@ -233,7 +234,7 @@ impl<'a> Differ<'a> {
         Ok(())
     }
 
-    /// Asks everything in all worlds; what differs is asked again, with more patience.
+    /// Asks everything in all worlds and compares.
     fn look(
         &mut self,
         seed: u64,
@@ -246,40 +247,43 @@ impl<'a> Differ<'a> {
         self.tally.cells += cells.len();
         let mut answers = self.asker.ask(&self.lab.worlds, &cells, GLANCE)?;
         before.add_to(&cells, &mut answers);
-        let doubtful = matrix::differing(&cells, &answers);
-        if !doubtful.is_empty() {
-            self.lab.settle(false)?;
-            let whole = |&number: &usize| Cell {
-                brief: false,
-                ..cells[number]
-            };
-            let again: Vec<_> = doubtful.iter().map(whole).collect();
-            let second = self.asker.ask(&self.lab.worlds, &again, STARE)?;
-            for (world, second) in answers.iter_mut().zip(second) {
-                for (&number, answer) in doubtful.iter().zip(second) {
-                    world[number] = answer;
-                }
-            }
-        }
-        let differing = matrix::differing(&cells, &answers);
-        self.tally.passing += doubtful.len() - differing.len();
-        let mut differences: Vec<_> = differing
+        self.ask_again(&cells, &mut answers)?;
+        let mut differences: Vec<_> = matrix::differing(&cells, &answers)
             .into_iter()
             .map(|number| {
-                let seen = answers.iter().map(|world| world[number].clone());
-                matrix::difference(&cells[number], seen.collect())
+                let shown = answers.iter().map(|world| world[number].clone());
+                matrix::difference(&cells[number], shown.collect())
             })
             .collect();
         differences.extend(self.health(past)?);
+        differences.extend(self.rules()?);
         self.tally.asking += begun.elapsed();
-        let seen = Seen {
-            met: Met::of(&cells, &answers),
-            answers: answers
-                .into_iter()
-                .map(|world| by_cell(&cells, world))
-                .collect(),
+        let met = Met::of(&cells, &answers);
+        let answers = answers.into_iter().map(|world| by_cell(&cells, world));
+        let answers = answers.collect();
+        Ok((differences, Seen { met, answers }))
+    }
+
+    /// Where worlds differ, asks once more: later, longer and with more patience.
+    fn ask_again(&mut self, cells: &[Cell], answers: &mut [Vec<Answers>]) -> Result<()> {
+        let doubtful = matrix::differing(cells, answers);
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        self.lab.settle(false)?;
+        let whole = |&number: &usize| Cell {
+            brief: false,
+            ..cells[number]
         };
-        Ok((differences, seen))
+        let again: Vec<_> = doubtful.iter().map(whole).collect();
+        let second = self.asker.ask(&self.lab.worlds, &again, STARE)?;
+        for (world, second) in answers.iter_mut().zip(second) {
+            for (&number, answer) in doubtful.iter().zip(second) {
+                world[number] = answer;
+            }
+        }
+        self.tally.passing += doubtful.len() - matrix::differing(cells, answers).len();
+        Ok(())
     }
 
     /// What nodes say on the health ports of Services.
@@ -313,8 +317,21 @@ impl<'a> Differ<'a> {
         Ok(differences)
     }
 
+    /// What `iptables-save` prints on every node.
+    fn rules(&self) -> Result<Vec<Difference>> {
+        let worlds: Vec<_> = self.lab.worlds.iter().collect();
+        let differences = rules::compare(&worlds)?.into_iter();
+        let told = differences.map(|difference| Difference {
+            what: difference.what,
+            cell: None,
+            shown: difference.shown,
+            answers: Vec::new(),
+        });
+        Ok(told.collect())
+    }
+
     /// Cuts a failing cluster down and tells it.
-    fn explain(&mut self, seed: u64, found: Found, folder: &Path) -> Result<()> {
+    fn explain(&mut self, seed: u64, found: &Found, folder: &Path) -> Result<()> {
         print_differences(&found.differences, &self.lab.worlds);
         let Some(again) = self.cluster(seed, &found.history)? else {
             println!("  the same cluster again, alone, did not differ");

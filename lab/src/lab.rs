@@ -15,7 +15,7 @@ use crate::world::{Who, World, WorldKey};
 pub struct Lab {
     pub control: Control,
     pub worlds: Vec<World>,
-    tools: Tools,
+    pub tools: Tools,
     barrier: Barrier,
 }
 
@@ -71,9 +71,13 @@ impl Lab {
             self.barrier.pass(api, worlds)
         }
     }
-}
 
-impl Lab {
+    /// As [`Lab::settle`], for the proxies of one world.
+    pub fn settle_in(&mut self, world: usize) -> Result<()> {
+        let worlds = &mut self.worlds[world..=world];
+        self.barrier.pass(&self.control.api, worlds)
+    }
+
     /// As [`Lab::settle`], but what follows the rules a moment later may not be done yet: health
     /// answers, forgotten flows, metrics.
     pub fn glance(&mut self) -> Result<()> {

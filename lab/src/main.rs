@@ -20,6 +20,7 @@ mod cage;
 mod control;
 mod differ;
 mod lab;
+mod legacy;
 mod netns;
 mod os;
 mod plan;
@@ -27,21 +28,22 @@ mod pod;
 mod probe;
 mod process;
 mod race;
+mod rules;
 mod story;
 mod teller;
+mod test;
 mod tools;
+mod trials;
 mod up;
 mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::lab::Lab;
-use crate::story::Story;
-use crate::teller::Teller;
 use crate::tools::Tools;
 use crate::world::WorldKey;
 
@@ -63,7 +65,7 @@ enum Verb {
     Down,
     /// Says whether a lab is up and how to look inside.
     Status,
-    /// Tells stories in a lab of its own.
+    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
@@ -88,12 +90,9 @@ enum Verb {
 
 #[derive(Args, Clone)]
 struct Worlds {
-    /// The worlds to build.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "ferrule/nftables,kube-proxy/nftables"
-    )]
+    /// The worlds to build, such as ferrule/nftables; stories are told in all there are unless some
+    /// are named, and a lab that stays up has two.
+    #[arg(long, value_delimiter = ',')]
     worlds: Vec<WorldKey>,
     /// The program to test; by default the one beside this program.
     #[arg(long)]
@@ -104,7 +103,10 @@ struct Worlds {
 struct Stories {
     #[command(flatten)]
     worlds: Worlds,
-    /// Only stories with one of these in their file name.
+    /// Few random clusters, and no trial that takes long.
+    #[arg(long)]
+    quick: bool,
+    /// Only stories and trials with one of these in their name, and no random clusters.
     names: Vec<String>,
 }
 
@@ -120,6 +122,9 @@ struct Clusters {
     ferrule: Option<PathBuf>,
 }
 
+/// Every mode there are worlds for.
+const MODES: [&str; 3] = ["nftables", "iptables", "iptables-legacy"];
+
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
         Ok(code) => code,
@@ -133,13 +138,17 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build => println!("{}", tools::build()?.display()),
-        Verb::Up(worlds) => {
+        Verb::Up(mut worlds) => {
+            worlds.unless_named(&["nftables"])?;
             Tools::ensure(worlds.ferrule.clone())?;
             up::up(&worlds.arguments())?;
         }
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
-        Verb::Test(stories) => return test(&stories),
+        Verb::Test(mut stories) => {
+            stories.worlds.unless_named(&MODES)?;
+            return test(&stories);
+        }
         Verb::Differ(clusters) => return differ(&clusters),
         Verb::Race(options) => return race(&options),
         Verb::Run(options) => {
@@ -156,7 +165,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Tell(stories) => {
             cage::enter()?;
-            return tell(&stories);
+            return test::run(&stories);
         }
         Verb::Compare(clusters) => {
             cage::enter()?;
@@ -167,6 +176,18 @@ fn run(verb: Verb) -> Result<ExitCode> {
 }
 
 impl Worlds {
+    /// Both programs in these modes, where no worlds were named.
+    fn unless_named(&mut self, modes: &[&str]) -> Result<()> {
+        if self.worlds.is_empty() {
+            for mode in modes {
+                for program in ["ferrule", "kube-proxy"] {
+                    self.worlds.push(format!("{program}/{mode}").parse()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The same as words of a command line.
     fn arguments(&self) -> Vec<String> {
         let worlds: Vec<_> = self.worlds.iter().map(ToString::to_string).collect();
@@ -181,13 +202,14 @@ impl Worlds {
 /// Builds what is missing while there is a network, then goes inside.
 fn test(stories: &Stories) -> Result<ExitCode> {
     cage::require_root()?;
-    chosen(stories)?;
+    test::chosen(stories)?;
     Tools::ensure(stories.worlds.ferrule.clone())?;
     let (_folder, _lock) = up::claim("test")?;
     let mut inner = os::command(std::env::current_exe()?);
     inner
         .arg("tell")
         .args(stories.worlds.arguments())
+        .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
     cage::run(&mut inner, |_| {})
 }
@@ -248,70 +270,6 @@ fn race(options: &race::Options) -> Result<ExitCode> {
     cage::run(&mut inner, |_| {})
 }
 
-fn chosen(stories: &Stories) -> Result<Vec<Story>> {
-    let mut all = story::all(&story::folder())?;
-    let names = &stories.names;
-    all.retain(|story| names.is_empty() || names.iter().any(|part| story.name.contains(part)));
-    if all.is_empty() {
-        bail!("no story is called {names:?}");
-    }
-    Ok(all)
-}
-
-fn tell(stories: &Stories) -> Result<ExitCode> {
-    let tools = Tools::ensure(stories.worlds.ferrule.clone())?;
-    let folder = up::folder("test")?;
-    let begun = os::now();
-    let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
-    println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
-    let mut teller = Teller::new(lab);
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
-    for story in chosen(stories)? {
-        if !teller.knows(&story) {
-            skipped.push(format!(
-                "{} (no world in mode {})",
-                story.name,
-                story.modes.join(" or ")
-            ));
-            continue;
-        }
-        let begun = os::now();
-        let result = teller.tell(&story);
-        let seconds = begun.elapsed().as_secs_f64();
-        let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
-        match result {
-            Ok(()) => passed += 1,
-            Err(error) => {
-                println!("{}", indented(&format!("{error:#}")));
-                failed.push(story.name);
-            }
-        }
-    }
-    println!(
-        "{passed} stories passed, {} failed, in {:.1} s",
-        failed.len(),
-        begun.elapsed().as_secs_f64()
-    );
-    for story in skipped {
-        println!("skipped: {story}");
-    }
-    if failed.is_empty() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!("failed: {}", failed.join(", "));
-    println!("logs: {}", teller.logs().join("\n      "));
-    Ok(ExitCode::FAILURE)
-}
-
-fn indented(text: &str) -> String {
-    let lines = text
-        .trim_end()
-        .lines()
-        .map(|line| format!("         {line}"));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -321,5 +279,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn stories_are_told_everywhere_unless_worlds_are_named() {
+        let mut worlds = Worlds {
+            worlds: Vec::new(),
+            ferrule: None,
+        };
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.worlds.len(), 2 * MODES.len());
+        worlds.worlds.truncate(1);
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.arguments(), ["--worlds=ferrule/nftables"]);
     }
 }

@@ -19,7 +19,13 @@ struct Edition {
 
 /// The reference: what stories are told with.
 const PINNED: Edition = Edition {
-    programs: &["kube-apiserver", "kube-controller-manager", "kube-proxy"],
+    // etcd of a distribution may be too old for the API server to stream lists.
+    programs: &[
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-proxy",
+        "etcd",
+    ],
     module: include_str!("../go.mod"),
     folder: env!("CARGO_MANIFEST_DIR"),
 };
@@ -122,6 +128,10 @@ impl Edition {
     fn compile(&self, folder: &Path) -> Result<()> {
         let unfinished = folder.join("unfinished");
         std::fs::create_dir_all(&unfinished)?;
+        let programs = self.programs.iter().copied();
+        let missing: Vec<_> = programs
+            .filter(|name| !folder.join(name).is_file())
+            .collect();
         let version = self.version();
         let stamp = |module: &str| format!("-X k8s.io/{module}/version.gitVersion={version}");
         let flags = format!(
@@ -129,12 +139,15 @@ impl Edition {
             stamp("component-base"),
             stamp("client-go/pkg")
         );
-        let package = |name: &&str| format!("k8s.io/kubernetes/cmd/{name}");
+        let package = |name: &&str| match *name {
+            "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
+            name => format!("k8s.io/kubernetes/cmd/{name}"),
+        };
         // One call for all: they share most packages.
         let mut go = os::command("nice");
         go.args(["go", "build", "-trimpath", "-buildvcs=false", &flags, "-o"])
             .arg(&unfinished)
-            .args(self.programs.iter().map(package))
+            .args(missing.iter().map(package))
             .current_dir(self.folder)
             .env("CGO_ENABLED", "0")
             .env("GOFLAGS", "-mod=readonly");
@@ -142,8 +155,12 @@ impl Edition {
         if !status.success() {
             bail!("Kubernetes {version} was not built: `go build` ended with {status}");
         }
-        for name in self.programs {
-            std::fs::rename(unfinished.join(name), folder.join(name))?;
+        for name in missing {
+            let built = match name {
+                "etcd" => "server",
+                name => name,
+            };
+            std::fs::rename(unfinished.join(built), folder.join(name))?;
         }
         std::fs::remove_dir(unfinished)?;
         Ok(())

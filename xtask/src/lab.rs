@@ -37,13 +37,28 @@ pub(crate) fn race(words: &[String]) -> Result<()> {
     )
 }
 
-/// All stories, as a step of `cargo xtask test`.
+/// Random clusters: the same as `cargo xtask lab differ`.
+pub(crate) fn differ(words: &[String]) -> Result<()> {
+    let words = words.iter().cloned();
+    lab(&std::iter::once("differ".to_owned())
+        .chain(words)
+        .collect::<Vec<_>>())
+}
+
+/// All stories, what does not take long of the rest, and a few random clusters, as a step of
+/// `cargo xtask test`.
 pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {
         ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
         return Ok(Outcome::Skipped(format!("stories: {reason}")));
     }
-    lab(&["test".to_owned()])?;
+    // The older flavour of iptables has the same rules and is left to `cargo xtask lab test`.
+    let worlds = "ferrule/nftables,kube-proxy/nftables,ferrule/iptables,kube-proxy/iptables";
+    lab(&[
+        "test".to_owned(),
+        "--quick".to_owned(),
+        format!("--worlds={worlds}"),
+    ])?;
     Ok(Outcome::Done)
 }
 

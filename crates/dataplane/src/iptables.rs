@@ -21,6 +21,7 @@ use crate::said;
 
 mod apply;
 mod canary;
+mod census;
 mod cleanup;
 mod diff;
 mod document;

@@ -48,7 +48,8 @@ pub struct Port {
     pub number: u16,
     pub target: u16,
     pub protocol: Protocol,
-    pub node_port: u16,
+    /// Its number on nodes, where it has one.
+    pub on_nodes: u16,
 }
 
 /// An address a cloud gave out.
@@ -182,11 +183,16 @@ impl Service {
             for node in plan::nodes() {
                 for family in Family::BOTH {
                     let door = Door::NodePort(node.number());
-                    add(node.address(family), port.node_port, door);
+                    add(node.address(family), port.on_nodes, door);
                 }
             }
         }
         all
+    }
+
+    /// Whether its slices are left to the short form.
+    pub fn is_short(&self) -> bool {
+        self.words().is_some()
     }
 
     fn items(&self) -> Result<Vec<Value>> {
@@ -218,7 +224,7 @@ impl Service {
         };
         let mut text = format!("{}->{}{protocol}", port.number, port.target);
         if self.has_node_ports() {
-            text = format!("{text} @{}", port.node_port);
+            text = format!("{text} @{}", port.on_nodes);
         }
         text
     }

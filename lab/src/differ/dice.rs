@@ -1,6 +1,6 @@
 //! Chance that can be repeated: the same seed gives the same throws on every machine.
 
-/// A stream of throws (SplitMix64, whose neighbouring seeds give unrelated streams).
+/// A stream of throws (`SplitMix64`, whose neighbouring seeds give unrelated streams).
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,

@@ -136,7 +136,7 @@ impl Artist {
             number,
             target,
             protocol,
-            node_port: self.node_port(),
+            on_nodes: self.node_port(),
         });
     }
 
@@ -146,7 +146,7 @@ impl Artist {
     }
 
     fn affinity(&mut self) -> Option<u32> {
-        let seconds = self.dice.weighted(&[(1, 30), (2, 600), (2, 10800)]);
+        let seconds = self.dice.weighted(&[(1, 600), (1, 10800)]);
         self.dice.percent(20).then_some(seconds)
     }
 
@@ -248,7 +248,8 @@ impl Artist {
             endpoint.for_node = dice.pick(&["node1", "node2"]).copied();
         }
         if dice.percent(3) {
-            endpoint.on = dice.pick(&["node1", "node2", "elsewhere"]).copied();
+            // On a node without a proxy. To name the wrong one of ours would only break routing.
+            endpoint.on = Some("elsewhere");
         }
         if dice.percent(3) {
             endpoint.only = dice.pick(&Family::BOTH).copied();
@@ -320,7 +321,7 @@ impl Artist {
         let which = self.dice.below(service.ports.len());
         match self.dice.below(5) {
             0 if service.ports.len() > 1 => _ = service.ports.remove(which),
-            1 => service.ports[which].node_port = self.node_port(),
+            1 => service.ports[which].on_nodes = self.node_port(),
             2 => {
                 let target = self.dice.pick(&POD_PORTS).copied();
                 service.ports[which].target = target.unwrap_or(POD_PORTS[0]);
@@ -353,7 +354,15 @@ impl Style {
 /// Takes away what kube-proxy decides by chance.
 fn agree(state: &mut State) {
     settle_disputes(state);
-    state.services.iter_mut().for_each(settle_twins);
+    for service in &mut state.services {
+        settle_twins(service);
+        // A pod that is said to be elsewhere is not masqueraded when it meets itself, and does not
+        // answer then; where clients stay with their endpoint, chance decides whether it does.
+        if service.affinity.is_some() {
+            let endpoints = service.groups.iter_mut().flat_map(|g| &mut g.endpoints);
+            endpoints.for_each(|endpoint| endpoint.on = None);
+        }
+    }
 }
 
 /// Makes the entries of an endpoint that is in two slices equal, but for one of them shutting down:

@@ -100,7 +100,7 @@ fn nobodys(history: &[State]) -> Vec<((SocketAddr, Protocol), Door)> {
             && let Some(second) = plan::resolve("node1b", Family::of(service.ips[0]))
         {
             let port = &service.ports[0];
-            let to = SocketAddr::new(second, port.node_port);
+            let to = SocketAddr::new(second, port.on_nodes);
             all.push(((to, port.protocol), Door::NodePort(1)));
         }
     }
@@ -211,11 +211,13 @@ pub fn health_ports(history: &[State]) -> Vec<u16> {
 
 /// The node at which a question meets the rules.
 pub fn entry(sender: &str, frontend: Frontend) -> u8 {
-    match (frontend.door, plan::find(sender).map(|host| host.kind)) {
-        (Door::NodePort(node), _) => node,
-        (_, Some(plan::Kind::Pod(node) | plan::Kind::Outside(node))) => node,
-        _ if sender == "node2" => 2,
-        _ => 1,
+    if let Door::NodePort(node) = frontend.door {
+        return node;
+    }
+    let host = plan::find(sender);
+    match host.map(|host| host.kind) {
+        Some(plan::Kind::Pod(node) | plan::Kind::Outside(node)) => node,
+        _ => host.map_or(0, plan::Host::number),
     }
 }
 
@@ -225,5 +227,6 @@ pub fn is_even(service: &Service) -> bool {
     let hinted = service
         .endpoints()
         .any(|endpoint| endpoint.zone.is_some() || endpoint.for_node.is_some());
-    !service.internal_local && !(service.external_local && service.is_open()) && !hinted
+    let bound = service.internal_local || (service.external_local && service.is_open());
+    !bound && !hinted
 }

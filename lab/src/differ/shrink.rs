@@ -121,7 +121,12 @@ fn parts(service: &Service) -> Vec<Part> {
 fn without(history: &[State], cut: &Cut) -> Vec<State> {
     let mut history = history.to_vec();
     match cut {
-        Cut::State(number) => _ = history.remove(*number),
+        // Another cut may have made the history shorter; its last state must stay.
+        Cut::State(number) => {
+            if number + 1 < history.len() {
+                history.remove(*number);
+            }
+        }
         Cut::Service(name) => {
             for state in &mut history {
                 state.services.retain(|service| service.name != *name);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cluster::{Condition, Service, State};
+use super::cluster::{Condition, Group, Service, State};
 use super::matrix::{self, Cell, CellKey, Difference};
 use crate::plan::Family;
 use crate::probe::{Answer, Answers};
@@ -43,18 +43,25 @@ impl Met {
             told.map(|(client, pods)| (client, format!("{} pods", pods.len())))
                 .collect()
         });
-        differing(facts.collect())
+        differing(&facts.collect::<Vec<_>>())
     }
 
     /// Clients that met another pod than before though the one of before is ready, in one world
-    /// and not in another.
-    pub fn moved(&self, before: &Self, then: &State, now: &State) -> Vec<Difference> {
+    /// and not in another. Where clients are remembered `by_name`, only those count for whom their
+    /// endpoint has the same one.
+    pub fn moved(
+        &self,
+        before: &Self,
+        then: &State,
+        now: &State,
+        by_name: bool,
+    ) -> Vec<Difference> {
         let worlds = self.by_world.iter().zip(&before.by_world);
         let facts = worlds.map(|(met, before)| {
             let mut facts = BTreeMap::new();
             for (cell, pod) in met {
                 if let Some(earlier) = before.get(cell)
-                    && stays(cell, earlier, then, now)
+                    && stays(cell, earlier, then, now, by_name)
                 {
                     let fact = if earlier == pod { "kept" } else { "moved" };
                     facts.insert(format!("{cell:?}, its pod"), fact.to_owned());
@@ -62,7 +69,7 @@ impl Met {
             }
             facts
         });
-        differing(facts.collect())
+        differing(&facts.collect::<Vec<_>>())
     }
 }
 
@@ -96,7 +103,13 @@ fn client(&(sender, to, protocol): &CellKey, state: &State) -> Option<String> {
 }
 
 /// Whether a pod that was chosen must be chosen again.
-fn stays(&(_, to, protocol): &CellKey, pod: &str, then: &State, now: &State) -> bool {
+fn stays(
+    &(_, to, protocol): &CellKey,
+    pod: &str,
+    then: &State,
+    now: &State,
+    by_name: bool,
+) -> bool {
     let owner = |state: &State| {
         let owners = state.owners(to, protocol);
         match owners[..] {
@@ -114,9 +127,20 @@ fn stays(&(_, to, protocol): &CellKey, pod: &str, then: &State, now: &State) -> 
     was.name == is.name
         && was.affinity == is.affinity
         && old_port == port
+        && (!by_name || written(&was, pod) == written(&is, pod))
         && [&was, &is].into_iter().all(|service| {
             ready(service) && matrix::is_even(service) && targets(service).is_empty()
         })
+}
+
+/// How objects name a pod's endpoint. iptables remembers a client in a list that is called after the
+/// Service's port, which has a name only beside others, and the list goes with the endpoint, which
+/// may be gone for a moment when it goes from one slice to another.
+fn written(service: &Service, pod: &str) -> (bool, bool, Option<u8>) {
+    let has = |group: &&Group| group.endpoints.iter().any(|e| e.pod == pod);
+    let group = service.groups.iter().find(has);
+    let alone = service.ports.len() == 1;
+    (alone, service.is_short(), group.map(|group| group.number))
 }
 
 /// Target ports that slices choose for themselves; an endpoint with another port is another one.
@@ -126,7 +150,7 @@ fn targets(service: &Service) -> BTreeSet<u16> {
 }
 
 /// Facts known in all worlds and not the same in all.
-fn differing(facts: Vec<BTreeMap<String, String>>) -> Vec<Difference> {
+fn differing(facts: &[BTreeMap<String, String>]) -> Vec<Difference> {
     let Some((first, others)) = facts.split_first() else {
         return Vec::new();
     };

@@ -32,12 +32,15 @@ pub fn tell(history: &[State], differences: &[Difference], reference: usize) -> 
                 .collect();
             writeln!(text, "- delete: [{}]", gone.join(", "))?;
         }
-        writeln!(text, "- apply:")?;
+        let mut new = String::new();
         if number == 0 && hints(history) {
-            zones(&mut text)?;
+            zones(&mut new)?;
         }
         for item in items.iter().filter(|item| !items_before.contains(*item)) {
-            write_item(&mut text, item)?;
+            write_item(&mut new, item)?;
+        }
+        if !new.is_empty() {
+            writeln!(text, "- apply:\n{}", new.trim_end())?;
         }
         before = now;
         items_before = items;
@@ -118,7 +121,8 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn write_difference(text: &mut String, difference: &Difference, reference: usize) -> Result<()> {
-    let shown = difference.shown.join("; ");
+    // One remark may have several lines.
+    let shown = difference.shown.join("; ").replace('\n', "\n  #");
     let Some(cell) = difference.cell else {
         writeln!(text, "  # {}: {shown}", difference.what)?;
         return Ok(());

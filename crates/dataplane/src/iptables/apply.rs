@@ -14,6 +14,7 @@ use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 
 use super::canary::Canary;
+use super::census::Census;
 use super::diff::{self, Redrawn};
 use super::document::Document;
 use super::installed::Installed;
@@ -22,7 +23,7 @@ use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
 use super::{Options, names, render};
 use crate::host::Host;
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work, kernel_family};
+use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -44,6 +45,18 @@ struct Written {
     ground: Ground,
     statics: Statics,
     roster: Roster,
+    census: Census,
+    /// Rules that were written last.
+    fresh: Census,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// How many steps.
+    pub(super) steps: usize,
+    /// Rules among them.
+    rules: Census,
 }
 
 /// What became of an attempt that failed.
@@ -173,17 +186,19 @@ impl Iptables {
             let set = self.host.route_localnet();
             set.map_err(|error| unreadable(io::Error::other(error)))?;
         }
-        let (steps, wanted) = self.isolating(desired, &ground, last_good)?;
+        let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             roster: Roster::of(&wanted),
+            census: Census::of(&wanted),
+            fresh: sent.rules,
             statics: wanted.statics,
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 
-    /// Makes the tables be so; the number of steps it took.
-    pub(super) fn program(&self, wanted: &Ruleset) -> Result<usize, Failure> {
+    /// Makes the tables be so; what it took.
+    pub(super) fn program(&self, wanted: &Ruleset) -> Result<Sent, Failure> {
         let mut texts = BTreeMap::new();
         for table in Table::ALL {
             let saved = self.xt.save(table);
@@ -197,13 +212,14 @@ impl Iptables {
     }
 
     /// Sends steps, if there are any.
-    pub(super) fn send(&self, document: &Document) -> Result<usize, Failure> {
+    pub(super) fn send(&self, document: &Document) -> Result<Sent, Failure> {
         let steps = document.len();
         if steps > 0 {
             let result = self.xt.restore(&document.text());
             result.map_err(|error| Failure::new(error, document))?;
         }
-        Ok(steps)
+        let rules = Census::of_document(document);
+        Ok(Sent { steps, rules })
     }
 
     /// Whether something changes about which our picture differs from what was told.
@@ -238,13 +254,21 @@ impl Iptables {
         let all = || self.wanted(desired, &ground);
         let both = (&written.statics, &statics);
         let document = diff::delta(&redrawn, &mut written.roster, both, all);
-        let steps = self.send(&document).map_err(|failure| failure.error)?;
+        let sent = self.send(&document).map_err(|failure| failure.error)?;
+        let before = Census::of_statics(&written.statics);
+        let census = written.census.with(before, Census::of_statics(&statics));
+        let census = redrawn.iter().fold(census, |census, change| {
+            let before = Census::of_drawing(&change.before);
+            census.with(before, Census::of_drawing(&change.after))
+        });
         self.written = Some(Written {
             ground,
             statics,
+            census,
+            fresh: sent.rules,
             ..written
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 }
 
@@ -267,6 +291,11 @@ impl Dataplane for Iptables {
             }
         }
         self.whole(work.desired, last_good)
+    }
+
+    fn rules(&self) -> Vec<RuleCount> {
+        let written = self.written.as_ref();
+        written.map_or_else(Vec::new, |all| all.census.told(all.fresh))
     }
 
     fn refused(&self) -> Vec<Refusal> {

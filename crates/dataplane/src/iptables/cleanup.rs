@@ -55,9 +55,9 @@ impl Iptables {
             installed.read(*table, text);
         }
         let document = leftovers(&installed, self.family);
-        let steps = self.send(&document);
-        let steps = steps.map_err(|failure| refused(failure.error))?;
-        Ok(Applied { steps })
+        let sent = self.send(&document);
+        let sent = sent.map_err(|failure| refused(failure.error))?;
+        Ok(Applied { steps: sent.steps })
     }
 }
 

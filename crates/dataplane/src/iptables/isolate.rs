@@ -14,7 +14,7 @@ use ferrule_core::model::PortKey;
 use ferrule_kernel::netns;
 use ferrule_kernel::xt::XtError;
 
-use super::apply::{Failure, Iptables, make_counters};
+use super::apply::{Failure, Iptables, Sent, make_counters};
 use super::render;
 use super::ruleset::Ruleset;
 use super::statics::Ground;
@@ -43,18 +43,18 @@ enum Finding {
 pub type LastGood = BTreeMap<PortKey, Arc<Exposure>>;
 
 impl Iptables {
-    /// Programs all Service ports but those that are refused, which are noted. Returns the number
-    /// of steps and what is in the tables now.
+    /// Programs all Service ports but those that are refused, which are noted. Returns what
+    /// was sent and what is in the tables now.
     pub(super) fn isolating(
         &mut self,
         desired: &Desired,
         ground: &Ground,
         last_good: &LastGood,
-    ) -> Result<(usize, Ruleset), Failure> {
+    ) -> Result<(Sent, Ruleset), Failure> {
         loop {
             let wanted = self.wanted(desired, ground);
             let mut failure = match self.program(&wanted) {
-                Ok(steps) => return Ok((steps, wanted)),
+                Ok(sent) => return Ok((sent, wanted)),
                 Err(failure) => failure,
             };
             if !self.is_worth_another_try(&failure) {
