@@ -63,12 +63,17 @@ impl FromStr for WorldKey {
 
 impl fmt::Display for WorldKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flavour = if self.legacy { "-legacy" } else { "" };
-        write!(f, "{}/{}{flavour}", self.program, self.mode)
+        write!(f, "{}/{}", self.program, self.variety())
     }
 }
 
 impl WorldKey {
+    /// The mode, and the flavour where there are several.
+    pub fn variety(&self) -> String {
+        let flavour = if self.legacy { "-legacy" } else { "" };
+        format!("{}{flavour}", self.mode)
+    }
+
     /// As part of a file name.
     fn slug(&self) -> String {
         self.to_string().replace('/', "-")
