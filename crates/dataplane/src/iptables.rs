@@ -26,7 +26,6 @@ mod names;
 mod render;
 mod rule;
 mod ruleset;
-mod sha256;
 mod statics;
 
 pub use apply::Iptables;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use ferrule_core::model::{Port, PortKey, format_socket};
 use ferrule_kernel::xt::Table;
-
-use super::sha256;
+use sha2::{Digest, Sha256};
 
 /// A chain, by name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +169,7 @@ impl Suffix {
     /// The first sixteen digits in base 32 (RFC 4648) of the text's digest.
     fn of(text: &str) -> Self {
         const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-        let digest = sha256::digest(text.as_bytes());
+        let digest = Sha256::digest(text.as_bytes());
         let mut digits = [0; 16];
         // Five bytes are eight digits.
         for (digits, bytes) in digits.chunks_exact_mut(8).zip(digest.chunks_exact(5)) {
