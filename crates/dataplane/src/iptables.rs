@@ -20,16 +20,24 @@ mod canary;
 mod cleanup;
 mod diff;
 mod document;
+mod encode;
+mod entries;
 mod installed;
 mod isolate;
+mod link;
+mod listen;
+mod listing;
 mod names;
+mod pack;
 mod render;
 mod rule;
 mod ruleset;
 mod statics;
+mod tables;
 
 pub use apply::Iptables;
 pub use canary::Canary;
+pub use listen::Listener;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,5 +71,5 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
     let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
     let all = desired.exposures(family).into_iter();
     let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
-    diff::whole(&installed::Installed::default(), &wanted, family).text()
+    diff::whole(&installed::Installed::new(family), &wanted).text()
 }

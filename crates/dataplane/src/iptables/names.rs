@@ -192,6 +192,18 @@ impl fmt::Display for Suffix {
     }
 }
 
+impl Chain {
+    /// Whether this is its name.
+    pub fn is(self, name: &str) -> bool {
+        match self {
+            Self::Fixed(fixed) => fixed == name,
+            Self::Own(role, suffix) => name
+                .strip_prefix(role.prefix())
+                .is_some_and(|rest| rest.as_bytes() == suffix.0),
+        }
+    }
+}
+
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -78,6 +78,11 @@ impl Batch {
         self.steps.len()
     }
 
+    /// Bytes so far.
+    pub const fn bytes(&self) -> usize {
+        self.writer.len()
+    }
+
     /// Whether there is nothing to do.
     pub const fn is_empty(&self) -> bool {
         self.messages == 0
@@ -99,6 +104,13 @@ impl Batch {
     pub fn add_chain(&mut self, chain: &Chain) -> usize {
         self.step(msg::NEWCHAIN, NLM_F_CREATE, |writer, table| {
             chain.write(writer, table);
+        })
+    }
+
+    /// Adds a chain; one that exists keeps its rules and its policy.
+    pub fn ensure_chain(&mut self, chain: &Chain) -> usize {
+        self.step(msg::NEWCHAIN, NLM_F_CREATE, |writer, table| {
+            chain.write_without_policy(writer, table);
         })
     }
 
@@ -133,6 +145,14 @@ impl Batch {
     pub fn insert_rule(&mut self, rule: &Rule) -> usize {
         self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
             rule.write(writer, table);
+        })
+    }
+
+    /// Adds a rule before another one of the same chain.
+    pub fn insert_rule_before(&mut self, handle: u64, rule: &Rule) -> usize {
+        self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
+            rule.write(writer, table);
+            writer.u64_be(rule::POSITION, handle);
         })
     }
 

@@ -1,0 +1,307 @@
+//! Steps become transactions of `nf_tables`.
+//!
+//! In: a [`Stage`]. Out: one [`Pack`], or several where one would be too large. Then a chain is
+//! always in one of them as a whole, and what it leads to is there before it, so that there is no
+//! moment in which packets are led astray.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::nft::{self, Batch, Expr, Held};
+use ferrule_kernel::xt::Table;
+
+use super::document::{Stage, Step};
+use super::installed::Inventory;
+use super::link::Snag;
+use super::listing::{self, Listing};
+use super::names::{self, Chain, Role};
+use super::rule::Rule;
+use super::{encode, entries};
+use crate::kernel_family;
+
+/// Larger transactions are not begun: the kernel holds all of one in memory twice.
+const ENOUGH: usize = 8 << 20;
+
+/// Whose a step is, and whether it adds a rule that counts.
+pub type Mark<'d> = (Option<&'d PortKey>, bool);
+
+/// What is known of the tables, and the rest can be asked for.
+pub trait Known {
+    /// All that is there; `None` if that was not looked at.
+    fn listing(&self) -> Option<&Listing>;
+
+    /// The rules of a chain, in order.
+    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<Held<nft::Rule>>, Snag>;
+}
+
+/// One transaction.
+#[derive(Debug)]
+pub struct Pack<'d> {
+    /// The transaction.
+    pub batch: Batch,
+    /// One for each of its steps.
+    pub marks: Vec<Mark<'d>>,
+}
+
+/// Turns a stage into transactions, and hands over one after the other.
+pub fn packs<'d, K: Known>(
+    stage: &'d Stage,
+    family: Family,
+    known: &mut K,
+    hand_over: &mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+) -> Result<(), Snag> {
+    let mut packer = Packer {
+        stage,
+        family,
+        pack: Pack::new(family, stage.table),
+        hand_over,
+    };
+    packer.make_room(known)?;
+    packer.rewrite(known)?;
+    packer.edit(known)?;
+    packer.remove(known)?;
+    packer.flush(known)
+}
+
+struct Packer<'d, 'h, K> {
+    stage: &'d Stage,
+    family: Family,
+    pack: Pack<'d>,
+    hand_over: &'h mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+}
+
+impl<'d> Pack<'d> {
+    fn new(family: Family, table: Table) -> Self {
+        Self {
+            batch: Batch::new(kernel_family(family), table.as_str()),
+            marks: Vec::new(),
+        }
+    }
+
+    fn mark(&mut self, mark: Mark<'d>) {
+        self.marks.push(mark);
+    }
+
+    fn nobodys(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
+        step(&mut self.batch);
+        self.mark((None, false));
+    }
+}
+
+impl<'d, K: Known> Packer<'d, '_, K> {
+    /// Hands over what is there, if it is enough.
+    fn pause(&mut self, known: &mut K) -> Result<(), Snag> {
+        if self.pack.batch.bytes() < ENOUGH {
+            return Ok(());
+        }
+        self.flush(known)
+    }
+
+    fn flush(&mut self, known: &mut K) -> Result<(), Snag> {
+        let next = Pack::new(self.family, self.stage.table);
+        let pack = std::mem::replace(&mut self.pack, next);
+        if pack.marks.is_empty() {
+            return Ok(());
+        }
+        (self.hand_over)(known, &pack)
+    }
+
+    /// Chains that are written anew.
+    fn declared(&self) -> impl Iterator<Item = Chain> + use<'d, K> {
+        let steps: &'d [Step] = &self.stage.declared;
+        steps.iter().filter_map(|step| match step {
+            Step::Declare(chain) => Some(*chain),
+            _ => None,
+        })
+    }
+
+    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, Snag> {
+        encode::rule(rule, chain, self.family).ok_or(Snag::Beyond)
+    }
+
+    /// The table and all chains that are to be written. Nothing leads to new ones yet.
+    fn make_room(&mut self, known: &mut K) -> Result<(), Snag> {
+        let table = self.stage.table;
+        let listing = known.listing();
+        if listing.is_some_and(|listing| !listing.has_table(table)) {
+            let new = nft::Table::new(table.as_str());
+            self.pack.nobodys(|batch| batch.add_table(&new));
+        }
+        for chain in self.declared() {
+            let name = chain.to_string();
+            if !listing.is_some_and(|listing| listing.has(table, &name)) {
+                let new = nft::Chain::new(name);
+                self.pack.nobodys(|batch| batch.ensure_chain(&new));
+            }
+        }
+        self.pause(known)
+    }
+
+    /// Chains that are written anew, those that others lead to first.
+    fn rewrite(&mut self, known: &mut K) -> Result<(), Snag> {
+        let mut rules: BTreeMap<Chain, Vec<&'d (Option<PortKey>, Step)>> = BTreeMap::new();
+        let mut order: Vec<Chain> = self.declared().collect();
+        rules.extend(order.iter().map(|chain| (*chain, Vec::new())));
+        for step in &self.stage.rules {
+            if let Step::Append(chain, _) = &step.1
+                && let Some(rules) = rules.get_mut(chain)
+            {
+                rules.push(step);
+            }
+        }
+        order.sort_by_key(|chain| distance(*chain));
+        for chain in order {
+            let name = chain.to_string();
+            let listing = known.listing();
+            if listing.is_none_or(|listing| listing.has(self.stage.table, &name)) {
+                self.pack.nobodys(|batch| batch.flush_chain(&name));
+            }
+            for (owner, step) in rules.remove(&chain).unwrap_or_default() {
+                self.append(&name, owner.as_ref(), step)?;
+            }
+            self.pause(known)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, chain: &str, owner: Option<&'d PortKey>, step: &Step) -> Result<(), Snag> {
+        if let Step::Append(_, rule) = step {
+            let rule = self.encode(chain, rule)?;
+            self.pack.batch.add_rule(&rule);
+            self.pack.mark((owner, step.counts()));
+        }
+        Ok(())
+    }
+
+    /// Single rules that come and go in chains that stay.
+    fn edit(&mut self, known: &mut K) -> Result<(), Snag> {
+        let table = self.stage.table;
+        let declared: BTreeSet<Chain> = self.declared().collect();
+        let mut rows: BTreeMap<Chain, Rows> = BTreeMap::new();
+        for (owner, step) in &self.stage.rules {
+            let (Step::Append(chain, rule)
+            | Step::Insert(chain, _, rule)
+            | Step::Delete(chain, rule)) = step
+            else {
+                continue;
+            };
+            if matches!(step, Step::Append(..)) && declared.contains(chain) {
+                continue;
+            }
+            let name = chain.to_string();
+            let rule = self.encode(&name, rule)?;
+            if entries::is_entry(&name) && matches!(step, Step::Insert(..)) {
+                self.enter(known, &name, &rule);
+                continue;
+            }
+            let rows = match rows.entry(*chain) {
+                std::collections::btree_map::Entry::Occupied(rows) => rows.into_mut(),
+                std::collections::btree_map::Entry::Vacant(place) => {
+                    place.insert(Rows::new(known.rules(table, &name)?))
+                }
+            };
+            rows.change(step, &rule, &mut self.pack.batch)
+                .ok_or(Snag::Changed(name))?;
+            self.pack.mark((owner.as_ref(), step.counts()));
+        }
+        self.pause(known)
+    }
+
+    /// Puts a jump before everything else where packets enter.
+    fn enter(&mut self, known: &K, name: &str, rule: &nft::Rule) {
+        let listing = known.listing();
+        let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
+        if let (false, Some(chain)) = (there, entries::entry(self.stage.table, name)) {
+            self.pack.nobodys(|batch| batch.ensure_chain(&chain));
+        }
+        self.pack.nobodys(|batch| batch.insert_rule(rule));
+    }
+
+    /// Chains that nothing leads to any more, but for each other.
+    fn remove(&mut self, known: &mut K) -> Result<(), Snag> {
+        for step in &self.stage.declared {
+            if let Step::Empty(name) = step {
+                self.pack.nobodys(|batch| batch.flush_chain(name));
+                self.pause(known)?;
+            }
+        }
+        for step in &self.stage.removed {
+            if let Step::Remove(name) = step {
+                self.pack.nobodys(|batch| batch.delete_chain(name));
+                self.pause(known)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a chain is from where packets end: what is nearer is written first.
+fn distance(chain: Chain) -> u8 {
+    match chain {
+        Chain::Own(Role::Endpoint, _) => 1,
+        Chain::Own(Role::Cluster | Role::Local, _) => 2,
+        Chain::Own(Role::External, _) => 3,
+        Chain::Own(Role::Firewall, _) => 4,
+        names::NODE_PORTS => 5,
+        names::SERVICES => 6,
+        Chain::Fixed(_) => 0,
+    }
+}
+
+/// The rules of a chain while it is changed.
+struct Rows(Vec<Row>);
+
+struct Row {
+    /// `None`: it is new.
+    handle: Option<u64>,
+    expressions: Vec<Expr>,
+}
+
+impl Rows {
+    fn new(rules: Vec<Held<nft::Rule>>) -> Self {
+        let rows = rules.into_iter().map(|held| Row {
+            handle: Some(held.handle),
+            expressions: held.object.expressions,
+        });
+        Self(rows.collect())
+    }
+
+    /// Writes one step; `None` if the chain is not as it should be.
+    fn change(&mut self, step: &Step, rule: &nft::Rule, batch: &mut Batch) -> Option<()> {
+        match step {
+            Step::Append(..) => self.insert(self.0.len(), rule, batch)?,
+            Step::Insert(_, at, _) => self.insert(at - 1, rule, batch)?,
+            Step::Delete(..) => {
+                let entry = entries::is_entry(&rule.chain);
+                let at = self.0.iter().position(|row| row.is(rule, entry))?;
+                batch.delete_rule(&rule.chain, self.0.remove(at).handle?);
+            }
+            Step::Declare(_) | Step::Empty(_) | Step::Remove(_) => {}
+        }
+        Some(())
+    }
+
+    fn insert(&mut self, at: usize, rule: &nft::Rule, batch: &mut Batch) -> Option<()> {
+        match self.0.get(at) {
+            Some(next) => batch.insert_rule_before(next.handle?, rule),
+            None if at == self.0.len() => batch.add_rule(rule),
+            None => return None,
+        };
+        let row = Row {
+            handle: None,
+            expressions: rule.expressions.clone(),
+        };
+        self.0.insert(at, row);
+        Some(())
+    }
+}
+
+impl Row {
+    fn is(&self, rule: &nft::Rule, jump: bool) -> bool {
+        if jump {
+            let own = nft::Rule::new("", self.expressions.clone());
+            return entries::is_like(&own, &rule.expressions);
+        }
+        listing::is_same(&self.expressions, &rule.expressions)
+    }
+}
