@@ -19,6 +19,9 @@ use super::rule::Rule;
 use super::{encode, entries};
 use crate::kernel_family;
 
+#[cfg(test)]
+mod tests;
+
 /// Larger transactions are not begun: the kernel holds all of one in memory twice.
 const ENOUGH: usize = 8 << 20;
 
@@ -50,7 +53,18 @@ pub fn packs<'d, K: Known>(
     known: &mut K,
     hand_over: &mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
 ) -> Result<(), Snag> {
+    packs_of(ENOUGH, stage, family, known, hand_over)
+}
+
+fn packs_of<'d, K: Known>(
+    enough: usize,
+    stage: &'d Stage,
+    family: Family,
+    known: &mut K,
+    hand_over: &mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+) -> Result<(), Snag> {
     let mut packer = Packer {
+        enough,
         stage,
         family,
         pack: Pack::new(family, stage.table),
@@ -64,6 +78,7 @@ pub fn packs<'d, K: Known>(
 }
 
 struct Packer<'d, 'h, K> {
+    enough: usize,
     stage: &'d Stage,
     family: Family,
     pack: Pack<'d>,
@@ -91,7 +106,7 @@ impl<'d> Pack<'d> {
 impl<'d, K: Known> Packer<'d, '_, K> {
     /// Hands over what is there, if it is enough.
     fn pause(&mut self, known: &mut K) -> Result<(), Snag> {
-        if self.pack.batch.bytes() < ENOUGH {
+        if self.pack.batch.bytes() < self.enough {
             return Ok(());
         }
         self.flush(known)

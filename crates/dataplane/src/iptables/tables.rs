@@ -117,10 +117,13 @@ impl Tables {
         let Some(link) = &mut self.link else {
             return self.settle_by_programs(plan);
         };
-        let listing = link.list().map_err(Failure::of_link)?;
-        let document = plan(&listing);
-        match link.send(&document, Some(&listing)) {
-            Ok(()) => Ok(document.len()),
+        let mut result = settle_directly(link, &plan);
+        if let Err(Snag::Refused { owner: None, .. } | Snag::Changed(_)) = result {
+            // Somebody else may have changed something after we had looked.
+            result = settle_directly(link, &plan);
+        }
+        match result {
+            Ok(steps) => Ok(steps),
             // Another version of iptables may know how, or at least say why not.
             Err(
                 Snag::Beyond
@@ -170,6 +173,16 @@ impl Tables {
         }
         Ok(steps)
     }
+}
+
+fn settle_directly(
+    link: &mut Link,
+    plan: impl Fn(&dyn Inventory) -> Document,
+) -> Result<usize, Snag> {
+    let listing = link.list()?;
+    let document = plan(&listing);
+    link.send(&document, Some(&listing))?;
+    Ok(document.len())
 }
 
 /// The machine's settings could not be read.

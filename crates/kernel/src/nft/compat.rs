@@ -266,3 +266,47 @@ impl Info {
         self.0.into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernel_wants_them() {
+        let v4 = IpAddr::from([10, 0, 0, 1]);
+        for (extension, len) in [
+            (Extension::comment("").unwrap(), 256),
+            (Extension::tcp(), 16),
+            (Extension::udp(), 16),
+            (Extension::sctp(Some(80)), 296),
+            (Extension::conntrack(state::NEW, false), 168),
+            (Extension::local(true), 8),
+            (Extension::random(1), 24),
+            (Extension::recent("x", Recent::Set).unwrap(), 232),
+            (Extension::count("x").unwrap(), 40),
+            (Extension::mark(1, 1), 8),
+            (Extension::dnat(v4, 80), 48),
+            (Extension::masquerade(Family::V4, true), 24),
+            (Extension::masquerade(Family::V6, true), 40),
+            (Extension::reject(Family::V4), 8),
+        ] {
+            assert_eq!(extension.info.len(), len, "{}", extension.name);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_cut() {
+        assert!(Extension::comment(&"x".repeat(LONGEST_COMMENT)).is_some());
+        assert!(Extension::comment(&"x".repeat(LONGEST_COMMENT + 1)).is_none());
+        assert!(Extension::recent(&"x".repeat(200), Recent::Set).is_none());
+        assert!(Extension::count(&"x".repeat(32)).is_none());
+        assert!(Extension::comment("a\0b").is_none());
+    }
+
+    #[test]
+    fn remarks_are_read_back() {
+        let remark = Extension::comment("a b").unwrap();
+        assert_eq!(remark.as_comment().as_deref(), Some("a b"));
+        assert_eq!(Extension::tcp().as_comment(), None);
+    }
+}
