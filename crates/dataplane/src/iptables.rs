@@ -30,6 +30,7 @@ mod listing;
 mod names;
 mod pack;
 mod render;
+mod rows;
 mod rule;
 mod ruleset;
 mod statics;

@@ -3,16 +3,20 @@
 //! In: a [`Document`]. Out: success, or a [`Snag`] that says what helps. iptables itself needs
 //! hundreds of times as long: it reads all rules before it changes one, and writes them one by one.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::exchange::RequestError;
-use ferrule_kernel::nft::{self, BatchError, Held, Nft};
+use ferrule_kernel::nft::{BatchError, Nft};
 use ferrule_kernel::xt::Table;
 
-use super::document::Document;
+use super::document::{Document, Stage, Step};
+use super::entries;
 use super::listing::Listing;
+use super::names::Chain;
 use super::pack::{self, Known, Pack};
+use super::rows::Rows;
 use crate::{kernel_family, said};
 
 /// A conversation about one family's tables.
@@ -20,6 +24,8 @@ use crate::{kernel_family, said};
 pub struct Link {
     nft: Nft,
     family: Family,
+    /// Chains in which single rules came and went before, as we left them.
+    rows: BTreeMap<(Table, Chain), Rows>,
 }
 
 /// Why something was not written.
@@ -50,7 +56,11 @@ impl Link {
     /// Opens a conversation in the network namespace of the calling thread.
     pub fn open(family: Family) -> io::Result<Self> {
         let nft = Nft::open()?;
-        Ok(Self { nft, family })
+        Ok(Self {
+            nft,
+            family,
+            rows: BTreeMap::new(),
+        })
     }
 
     /// The port by which notifications name the changes made here.
@@ -60,6 +70,7 @@ impl Link {
 
     /// What is in the tables.
     pub fn list(&mut self) -> Result<Listing, Snag> {
+        self.rows.clear();
         Listing::read(&mut self.nft, self.family).map_err(unanswered)
     }
 
@@ -72,18 +83,37 @@ impl Link {
             listing,
         };
         for stage in document.stages() {
+            view.link.forget(stage);
             pack::packs(stage, family, &mut view, &mut |view, pack| {
-                view.link.commit(pack)
+                view.link.commit(stage.table, pack)
             })?;
         }
         Ok(())
     }
 
-    fn commit(&mut self, pack: &Pack<'_>) -> Result<(), Snag> {
-        match self.nft.commit(&pack.batch) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(explain(error, pack)),
+    /// What is written anew is not what we knew.
+    fn forget(&mut self, stage: &Stage) {
+        for step in &stage.declared {
+            if let Step::Declare(chain) = step {
+                self.rows.remove(&(stage.table, *chain));
+            }
         }
+    }
+
+    fn commit(&mut self, table: Table, pack: Pack<'_>) -> Result<(), Snag> {
+        let commit = match self.nft.commit(&pack.batch) {
+            Ok(commit) => commit,
+            Err(error) => return Err(explain(error, &pack)),
+        };
+        for (chain, rows) in pack.rows {
+            // Others change their chains as they like.
+            if !entries::is_entry(&chain.to_string())
+                && let Some(rows) = rows.settled(&commit.handles)
+            {
+                self.rows.insert((table, chain), rows);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -97,10 +127,14 @@ impl Known for View<'_> {
         self.listing
     }
 
-    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<Held<nft::Rule>>, Snag> {
-        let family = kernel_family(self.link.family);
-        let rules = self.link.nft.rules_of(family, table.as_str(), chain);
-        rules.map_err(unanswered)
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag> {
+        // Taken out: unless the change succeeds we do not know them any more.
+        if let Some(rows) = self.link.rows.remove(&(table, chain)) {
+            return Ok(rows);
+        }
+        let (family, name) = (kernel_family(self.link.family), chain.to_string());
+        let rules = self.link.nft.rules_of(family, table.as_str(), &name);
+        Ok(Rows::new(&name, rules.map_err(unanswered)?))
     }
 }
 

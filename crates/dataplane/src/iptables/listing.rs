@@ -180,7 +180,8 @@ pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
     all.filter(|expr| !matches!(expr, Expr::Counter { .. }))
 }
 
-fn digest(expressions: &[Expr]) -> u64 {
+/// What a rule comes down to; what it has counted does not matter.
+pub fn digest(expressions: &[Expr]) -> u64 {
     let mut hasher = DefaultHasher::new();
     essence(expressions).for_each(|expr| expr.hash(&mut hasher));
     hasher.finish()

@@ -4,17 +4,19 @@
 //! always in one of them as a whole, and what it leads to is there before it, so that there is no
 //! moment in which packets are led astray.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferrule_core::model::{Family, PortKey};
-use ferrule_kernel::nft::{self, Batch, Expr, Held};
+use ferrule_kernel::nft::{self, Batch};
 use ferrule_kernel::xt::Table;
 
 use super::document::{Stage, Step};
 use super::installed::Inventory;
 use super::link::Snag;
-use super::listing::{self, Listing};
+use super::listing::Listing;
 use super::names::{self, Chain, Role};
+use super::rows::Rows;
 use super::rule::Rule;
 use super::{encode, entries};
 use crate::kernel_family;
@@ -33,8 +35,8 @@ pub trait Known {
     /// All that is there; `None` if that was not looked at.
     fn listing(&self) -> Option<&Listing>;
 
-    /// The rules of a chain, in order.
-    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<Held<nft::Rule>>, Snag>;
+    /// The rules of a chain.
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag>;
 }
 
 /// One transaction.
@@ -44,6 +46,8 @@ pub struct Pack<'d> {
     pub batch: Batch,
     /// One for each of its steps.
     pub marks: Vec<Mark<'d>>,
+    /// Chains in which single rules come and go, as they are afterwards.
+    pub rows: BTreeMap<Chain, Rows>,
 }
 
 /// Turns a stage into transactions, and hands over one after the other.
@@ -51,7 +55,7 @@ pub fn packs<'d, K: Known>(
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
 ) -> Result<(), Snag> {
     packs_of(ENOUGH, stage, family, known, hand_over)
 }
@@ -61,7 +65,7 @@ fn packs_of<'d, K: Known>(
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
 ) -> Result<(), Snag> {
     let mut packer = Packer {
         enough,
@@ -82,7 +86,7 @@ struct Packer<'d, 'h, K> {
     stage: &'d Stage,
     family: Family,
     pack: Pack<'d>,
-    hand_over: &'h mut dyn FnMut(&mut K, &Pack<'d>) -> Result<(), Snag>,
+    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
 }
 
 impl<'d> Pack<'d> {
@@ -90,6 +94,7 @@ impl<'d> Pack<'d> {
         Self {
             batch: Batch::new(kernel_family(family), table.as_str()),
             marks: Vec::new(),
+            rows: BTreeMap::new(),
         }
     }
 
@@ -118,7 +123,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         if pack.marks.is_empty() {
             return Ok(());
         }
-        (self.hand_over)(known, &pack)
+        (self.hand_over)(known, pack)
     }
 
     /// Chains that are written anew.
@@ -192,7 +197,6 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     fn edit(&mut self, known: &mut K) -> Result<(), Snag> {
         let table = self.stage.table;
         let declared: BTreeSet<Chain> = self.declared().collect();
-        let mut rows: BTreeMap<Chain, Rows> = BTreeMap::new();
         for (owner, step) in &self.stage.rules {
             let (Step::Append(chain, rule)
             | Step::Insert(chain, _, rule)
@@ -209,11 +213,9 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 self.enter(known, &name, &rule);
                 continue;
             }
-            let rows = match rows.entry(*chain) {
-                std::collections::btree_map::Entry::Occupied(rows) => rows.into_mut(),
-                std::collections::btree_map::Entry::Vacant(place) => {
-                    place.insert(Rows::new(known.rules(table, &name)?))
-                }
+            let rows = match self.pack.rows.entry(*chain) {
+                Entry::Occupied(rows) => rows.into_mut(),
+                Entry::Vacant(place) => place.insert(known.rows(table, *chain)?),
             };
             rows.change(step, &rule, &mut self.pack.batch)
                 .ok_or(Snag::Changed(name))?;
@@ -260,63 +262,5 @@ fn distance(chain: Chain) -> u8 {
         names::NODE_PORTS => 5,
         names::SERVICES => 6,
         Chain::Fixed(_) => 0,
-    }
-}
-
-/// The rules of a chain while it is changed.
-struct Rows(Vec<Row>);
-
-struct Row {
-    /// `None`: it is new.
-    handle: Option<u64>,
-    expressions: Vec<Expr>,
-}
-
-impl Rows {
-    fn new(rules: Vec<Held<nft::Rule>>) -> Self {
-        let rows = rules.into_iter().map(|held| Row {
-            handle: Some(held.handle),
-            expressions: held.object.expressions,
-        });
-        Self(rows.collect())
-    }
-
-    /// Writes one step; `None` if the chain is not as it should be.
-    fn change(&mut self, step: &Step, rule: &nft::Rule, batch: &mut Batch) -> Option<()> {
-        match step {
-            Step::Append(..) => self.insert(self.0.len(), rule, batch)?,
-            Step::Insert(_, at, _) => self.insert(at - 1, rule, batch)?,
-            Step::Delete(..) => {
-                let entry = entries::is_entry(&rule.chain);
-                let at = self.0.iter().position(|row| row.is(rule, entry))?;
-                batch.delete_rule(&rule.chain, self.0.remove(at).handle?);
-            }
-            Step::Declare(_) | Step::Empty(_) | Step::Remove(_) => {}
-        }
-        Some(())
-    }
-
-    fn insert(&mut self, at: usize, rule: &nft::Rule, batch: &mut Batch) -> Option<()> {
-        match self.0.get(at) {
-            Some(next) => batch.insert_rule_before(next.handle?, rule),
-            None if at == self.0.len() => batch.add_rule(rule),
-            None => return None,
-        };
-        let row = Row {
-            handle: None,
-            expressions: rule.expressions.clone(),
-        };
-        self.0.insert(at, row);
-        Some(())
-    }
-}
-
-impl Row {
-    fn is(&self, rule: &nft::Rule, jump: bool) -> bool {
-        if jump {
-            let own = nft::Rule::new("", self.expressions.clone());
-            return entries::is_like(&own, &rule.expressions);
-        }
-        listing::is_same(&self.expressions, &rule.expressions)
     }
 }

@@ -15,8 +15,8 @@ use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, expr, msg, rule, set, tab
 use super::value::Name;
 use crate::Family;
 use crate::wire::{
-    HEADER, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, Writer, align,
-    attributes, messages,
+    HEADER, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE, NLM_F_REQUEST,
+    Writer, align, attributes, messages,
 };
 
 #[cfg(test)]
@@ -139,6 +139,15 @@ impl Batch {
                 rule.write(writer, table);
             },
         )
+    }
+
+    /// Asks for the handle of the rule that the last step adds: see [`Commit::handles`].
+    ///
+    /// [`Commit::handles`]: super::Commit::handles
+    pub fn ask_for_handle(&mut self) {
+        if let Some(last) = self.last {
+            self.writer.set_flags(last, NLM_F_ECHO, true);
+        }
     }
 
     /// Adds a rule at the beginning of its chain.

@@ -1,6 +1,7 @@
 //! How steps are distributed over transactions, and what becomes of them.
 
 use ferrule_core::model::{Protocol, ServiceKey};
+use ferrule_kernel::nft::Held;
 
 use super::super::names::{MARK_MASQ, Names, SERVICES};
 use super::super::rule::{Part, Target};
@@ -15,8 +16,8 @@ impl Known for Told {
         None
     }
 
-    fn rules(&mut self, _: Table, _: &str) -> Result<Vec<Held<nft::Rule>>, Snag> {
-        Ok(self.0.clone())
+    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, Snag> {
+        Ok(Rows::new(&chain.to_string(), self.0.clone()))
     }
 }
 
