@@ -1,8 +1,9 @@
 //! Services as iptables rules: kube-proxy's own chains, names and remarks.
 //!
-//! In: [`Work`]. Out: text for `iptables-restore` with what differs. `render` draws each exposure
-//! by itself, so that a change costs what changed; `diff` turns two drawings, or a drawing and what
-//! `iptables-save` prints, into steps; `document` writes them as text; `apply` sends them.
+//! In: [`Work`]. Out: what differs, as transactions of `nf_tables` where that is the flavour, or as
+//! text for `iptables-restore`. `render` draws each exposure by itself, so that a change costs what
+//! changed; `diff` turns two drawings, or a drawing and what is there, into steps; `pack` makes
+//! transactions of them, `document` text; `apply` sends them by `tables`.
 //!
 //! The layout is kube-proxy's: `KUBE-SERVICES` leads from addresses to `KUBE-SVC-…` and
 //! `KUBE-EXT-…`, they choose a `KUBE-SEP-…`, and that one translates. `iptables-save` of either

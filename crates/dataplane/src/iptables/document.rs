@@ -1,4 +1,4 @@
-//! Steps, and the text for `iptables-restore` that they are.
+//! Steps, and the text for `iptables-restore` that they can be.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! The nft flavour's tables, spoken to directly.
 //!
-//! In: a [`Document`]. Out: success, or a [`Snag`] that says what helps. iptables itself needs
-//! hundreds of times as long: it reads all rules before it changes one, and writes them one by one.
+//! In: a [`Document`]. Out: success, or a [`Snag`] that says what helps. iptables' own programs do
+//! the same with much more effort: docs/performance.md has the figures.
 
 use std::collections::BTreeMap;
 use std::io;
