@@ -15,20 +15,16 @@ use ferrule_kernel::nft::{
 const TABLE: &str = "kube-proxy";
 const TCP: u8 = 6;
 
-/// Writes and commits the whole table, then deletes it; how long the first part took.
-pub fn whole(nft: &mut Nft, services: u32) -> Result<Duration, BatchError> {
-    let start = Instant::now();
-    load(nft, services)?;
-    let took = start.elapsed();
-    let mut batch = Batch::new(Family::V4, TABLE);
-    batch.delete_table();
-    nft.commit(&batch)?;
-    Ok(took)
-}
-
 /// Writes and commits the whole table.
 pub fn load(nft: &mut Nft, services: u32) -> Result<(), BatchError> {
     nft.commit(&table(services)).map(drop)
+}
+
+/// Deletes the table.
+pub fn delete(nft: &mut Nft) -> Result<(), BatchError> {
+    let mut batch = Batch::new(Family::V4, TABLE);
+    batch.delete_table();
+    nft.commit(&batch).map(drop)
 }
 
 /// Replaces endpoints, `changes` times.

@@ -16,6 +16,7 @@ use ferrule_dataplane::nftables::{Listener, Nftables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::Nft;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::cluster::{events_with, put, slice_with};
 use crate::floor;
@@ -57,9 +58,14 @@ pub fn run(extent: &Extent) -> Outcome<()> {
 
 /// The whole table, and the floor, in turns.
 fn wholes(extent: &Extent) -> Outcome<()> {
-    println!("Everything at once, {} runs:\n", extent.wholes);
-    println!("| Services | ferrule | per Service | the kernel's floor | ratio |");
-    println!("|---:|---:|---:|---:|---:|");
+    println!(
+        "Everything at once, {} runs; the ratio is that of processor times:\n",
+        extent.wholes
+    );
+    println!(
+        "| Services | ferrule | its processor time | the kernel's floor | its processor time | ratio |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|");
     let open = || -> std::io::Result<_> {
         let dataplane = Nftables::open(Family::V4, Options::default())?;
         Ok((Nft::open()?, dataplane))
@@ -67,21 +73,24 @@ fn wholes(extent: &Extent) -> Outcome<()> {
     let (mut nft, mut dataplane) = netns::isolated(open)??;
     for &services in extent.sizes {
         let (_, desired) = decide(services);
-        let (mut ours, mut least) = (Vec::new(), Vec::new());
+        let (mut ours, mut floor) = (Vec::new(), Vec::new());
         for _ in 0..extent.wholes {
-            least.push(floor::whole(&mut nft, services)?);
+            floor.push(stopped(|| Ok(floor::load(&mut nft, services)?))?);
+            floor::delete(&mut nft)?;
             settle(services);
-            let start = Instant::now();
-            program(&mut dataplane, &desired, Scope::Whole)?;
-            ours.push(start.elapsed());
+            ours.push(stopped(|| {
+                program(&mut dataplane, &desired, Scope::Whole).map(drop)
+            })?);
             dataplane.remove()?;
             settle(services);
         }
-        let (ours, least) = (Spread::new(ours), Spread::new(least));
+        let (ours, our_work) = both(ours);
+        let (floor, floor_work) = both(floor);
         println!(
-            "| {services} | {ours} | {} | {least} | {:.2} |",
-            human(ours.median() / services),
-            ratio(&ours, &least),
+            "| {services} | {ours} | {} | {floor} | {} | {:.2} |",
+            human(our_work.median()),
+            human(floor_work.median()),
+            our_work.median().as_secs_f64() / floor_work.median().as_secs_f64(),
         );
     }
     println!();
@@ -268,8 +277,18 @@ fn program(dataplane: &mut Nftables, desired: &Desired, scope: Scope<'_>) -> Out
     Ok(dataplane.apply(&work)?.steps)
 }
 
-fn ratio(ours: &Spread, floor: &Spread) -> f64 {
-    ours.median().as_secs_f64() / floor.median().as_secs_f64()
+/// How long something takes, and how much of that a processor worked for it. The second is the
+/// same whatever else the machine does: what the kernel does for us, it does in our thread.
+fn stopped(work: impl FnOnce() -> Outcome<()>) -> Outcome<(Duration, Duration)> {
+    let worked = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    let (start, before) = (Instant::now(), worked()?);
+    work()?;
+    Ok((start.elapsed(), worked()?.saturating_sub(before)))
+}
+
+fn both(times: Vec<(Duration, Duration)>) -> (Spread, Spread) {
+    let (elapsed, worked) = times.into_iter().unzip();
+    (Spread::new(elapsed), Spread::new(worked))
 }
 
 /// The kernel frees a deleted table behind our back; without a pause that would fall on whoever

@@ -15,6 +15,18 @@ pub const TOKEN: &str = "lab-token";
 
 /// Kinds stories may write: kind, path of its API, plural, whether it lies in a namespace.
 const KINDS: &[(&str, &str, &str, bool)] = &[
+    (
+        "ClusterRole",
+        "apis/rbac.authorization.k8s.io/v1",
+        "clusterroles",
+        false,
+    ),
+    (
+        "ClusterRoleBinding",
+        "apis/rbac.authorization.k8s.io/v1",
+        "clusterrolebindings",
+        false,
+    ),
     ("Endpoints", "api/v1", "endpoints", true),
     (
         "EndpointSlice",
@@ -56,6 +68,11 @@ impl Api {
         })
     }
 
+    /// The connection itself, for whoever must not wait for one answer before the next request.
+    pub fn client(&self) -> (Client, Handle) {
+        (self.client.clone(), self.runtime.clone())
+    }
+
     /// Whether the server is ready to serve.
     pub fn ready(&self) -> bool {
         let request = Request::get("/readyz").body(Vec::new());
@@ -64,6 +81,12 @@ impl Api {
                 .block_on(self.client.request_text(request))
                 .is_ok_and(|text| text == "ok")
         })
+    }
+
+    /// A page of plain text.
+    pub fn page(&self, path: &str) -> Result<String> {
+        let request = Request::get(path).body(Vec::new())?;
+        Ok(self.runtime.block_on(self.client.request_text(request))?)
     }
 
     /// Makes an object so, its status too when it has one.

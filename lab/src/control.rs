@@ -1,11 +1,13 @@
 //! The control plane: etcd, the API server and a few controllers, all in the lab's own network.
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::api::{Api, TOKEN};
@@ -16,13 +18,14 @@ use crate::{netns, os, plan};
 /// Where nodes reach the API server.
 const ADDRESS: &str = "172.31.0.1";
 const ETCD: &str = "http://127.0.0.1:2379";
+const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 /// Data that nobody needs after the lab, in its private memory file system.
 const DATA: &str = "/run/lab";
 /// The API server needs a few seconds here; a busy machine needs more.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The controllers that make what a proxy reads.
-const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
-                           service-cidr-controller";
+/// The controllers that make what a proxy reads. The one for ServiceCIDRs makes nothing: it would
+/// only hold back their deletion for ten seconds.
+const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller";
 
 /// A running control plane.
 pub struct Control {
@@ -31,8 +34,21 @@ pub struct Control {
     folder: PathBuf,
     etcd: Process,
     server: Process,
+    /// What the API server is told beyond the usual.
+    variant: Variant,
     /// None until there is an API server: they give up without one.
     controllers: Option<Process>,
+}
+
+/// An API server that is not as usual.
+#[derive(Clone, Debug, Default)]
+pub struct Variant {
+    /// Who is let in beside the lab itself: token, and group.
+    pub guests: Vec<(&'static str, &'static str)>,
+    /// What guests may do is decided by roles.
+    pub roles: bool,
+    /// Further flags.
+    pub flags: Vec<String>,
 }
 
 /// Lays the network on which nodes reach the API server. Worlds need it before they are built.
@@ -48,8 +64,12 @@ impl Control {
     pub fn start(tools: &Tools, folder: &Path, runtime: &tokio::runtime::Handle) -> Result<Self> {
         std::fs::create_dir_all(DATA)?;
         prepare_files(folder)?;
-        let etcd = Process::start("etcd", &mut etcd(), folder)?;
-        let server = Process::start("kube-apiserver", &mut server(tools), folder)?;
+        let etcd = Process::start("etcd", &mut etcd(tools), folder)?;
+        let server = Process::start(
+            "kube-apiserver",
+            &mut server(tools, &Variant::default()),
+            folder,
+        )?;
         let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
         let mut control = Self {
             api,
@@ -57,6 +77,7 @@ impl Control {
             folder: folder.to_owned(),
             etcd,
             server,
+            variant: Variant::default(),
             controllers: None,
         };
         control.wait()?;
@@ -70,11 +91,12 @@ impl Control {
         match part {
             "etcd" => {
                 self.etcd.kill()?;
-                self.etcd = Process::start("etcd", &mut etcd(), &self.folder)?;
+                self.etcd = Process::start("etcd", &mut etcd(&self.tools), &self.folder)?;
             }
             "apiserver" => {
                 self.server.kill()?;
-                let mut command = server(&self.tools);
+                write_tokens(&self.variant)?;
+                let mut command = server(&self.tools, &self.variant);
                 self.server = Process::start("kube-apiserver", &mut command, &self.folder)?;
             }
             "controllers" => {
@@ -88,6 +110,18 @@ impl Control {
             other => bail!("{other} is not a part of the control plane"),
         }
         self.wait()
+    }
+
+    /// Ends the API server the hard way and starts one that is otherwise.
+    pub fn become_variant(&mut self, variant: Variant) -> Result<()> {
+        self.variant = variant;
+        self.restart("apiserver")
+    }
+
+    /// Ends the controllers for good: whoever writes slices itself does not need them, and they
+    /// would do their share of work for every object.
+    pub fn end_controllers(&mut self) {
+        drop(self.controllers.take());
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -144,10 +178,7 @@ pub fn kubeconfig(folder: &Path) -> PathBuf {
 
 fn prepare_files(folder: &Path) -> Result<()> {
     let file = |name: &str| Path::new(DATA).join(name);
-    std::fs::write(
-        file("tokens.csv"),
-        format!("{TOKEN},lab,lab,system:masters\n"),
-    )?;
+    write_tokens(&Variant::default())?;
     let mut text = String::from("apiVersion: v1\nkind: Config\ncurrent-context: lab\n");
     writeln!(
         text,
@@ -169,8 +200,67 @@ fn prepare_files(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn etcd() -> Command {
-    let mut command = os::command("etcd");
+/// Who is let in.
+fn write_tokens(variant: &Variant) -> Result<()> {
+    let mut text = format!("{TOKEN},lab,lab,system:masters\n");
+    for (token, group) in &variant.guests {
+        writeln!(text, "{token},{token},{token},{group}")?;
+    }
+    std::fs::write(Path::new(DATA).join("tokens.csv"), text)?;
+    Ok(())
+}
+
+/// Lets etcd forget everything but the present.
+pub fn compact() -> Result<()> {
+    let now = ask_etcd("range", &json!({ "key": "AA==" }))?;
+    let revision = &now["header"]["revision"];
+    let question = json!({ "revision": revision, "physical": true });
+    ask_etcd("compaction", &question).map(|_| ())
+}
+
+/// A question in JSON to etcd, and its answer.
+fn ask_etcd(what: &str, question: &Value) -> Result<Value> {
+    let body = question.to_string();
+    let mut stream = TcpStream::connect(ETCD_ADDRESS)?;
+    write!(
+        stream,
+        "POST /v3/kv/{what} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let json = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    ensure!(
+        answer.starts_with("HTTP/1.1 200"),
+        "etcd does not do {what}: {answer}"
+    );
+    serde_json::from_str(json).with_context(|| format!("etcd said {json}"))
+}
+
+/// The certificate the API server made for itself, and who signed it.
+pub fn certificate() -> PathBuf {
+    Path::new(DATA).join("certs/apiserver.crt")
+}
+
+/// A kubeconfig beside the usual one. `cluster` and `user` are the fields of those entries.
+pub fn write_kubeconfig(file: &Path, cluster: &Value, user: &Value) -> Result<()> {
+    let mut cluster = cluster.clone();
+    cluster["server"] = format!("https://{ADDRESS}:6443").into();
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "lab",
+        "contexts": [{ "name": "lab", "context": { "cluster": "lab", "user": "lab" } }],
+        "clusters": [{ "name": "lab", "cluster": cluster }],
+        "users": [{ "name": "lab", "user": user }],
+    });
+    std::fs::write(file, config.to_string())?;
+    Ok(())
+}
+
+fn etcd(tools: &Tools) -> Command {
+    let mut command = os::command(tools.program("etcd"));
     command.args([
         "--data-dir=/run/lab/etcd",
         "--listen-peer-urls=http://127.0.0.1:2380",
@@ -180,7 +270,8 @@ fn etcd() -> Command {
     command
 }
 
-fn server(tools: &Tools) -> Command {
+fn server(tools: &Tools, variant: &Variant) -> Command {
+    let authorization = if variant.roles { "RBAC" } else { "AlwaysAllow" };
     let mut command = os::command(tools.program("kube-apiserver"));
     command.args([
         &format!("--etcd-servers={ETCD}"),
@@ -189,7 +280,7 @@ fn server(tools: &Tools) -> Command {
         "--secure-port=6443",
         &format!("--cert-dir={DATA}/certs"),
         &format!("--token-auth-file={DATA}/tokens.csv"),
-        "--authorization-mode=AlwaysAllow",
+        &format!("--authorization-mode={authorization}"),
         &format!("--service-cluster-ip-range={}", plan::SERVICE_CIDRS),
         "--service-account-issuer=https://lab.invalid",
         &format!("--service-account-key-file={DATA}/accounts.key"),
@@ -197,6 +288,7 @@ fn server(tools: &Tools) -> Command {
         // Stories write Pods without service accounts.
         "--disable-admission-plugins=ServiceAccount",
     ]);
+    command.args(&variant.flags);
     command
 }
 

@@ -9,13 +9,13 @@ use tokio::runtime::{Builder, Handle};
 use crate::barrier::Barrier;
 use crate::control::{self, Control};
 use crate::tools::Tools;
-use crate::world::{World, WorldKey};
+use crate::world::{Who, World, WorldKey};
 
 /// Everything that runs.
 pub struct Lab {
     pub control: Control,
     pub worlds: Vec<World>,
-    tools: Tools,
+    pub tools: Tools,
     barrier: Barrier,
 }
 
@@ -46,14 +46,17 @@ impl Lab {
             tools: tools.clone(),
             barrier: Barrier::default(),
         };
-        lab.start_proxies(&Value::Null)?;
+        lab.start_proxies(Who::Own, &Value::Null)?;
         Ok(lab)
     }
 
     /// Starts the proxies anew with these settings and waits until they work.
-    pub fn start_proxies(&mut self, settings: &Value) -> Result<()> {
+    pub fn start_proxies(&mut self, who: Who, settings: &Value) -> Result<()> {
+        if who == Who::Other {
+            self.tools.require_ferrule()?;
+        }
         for world in &mut self.worlds {
-            world.start_proxies(&self.tools, settings)?;
+            world.start_proxies(&self.tools, who, settings)?;
         }
         self.settle(false)
     }
@@ -68,11 +71,23 @@ impl Lab {
             self.barrier.pass(api, worlds)
         }
     }
+
+    /// As [`Lab::settle`], for the proxies of one world.
+    pub fn settle_in(&mut self, world: usize) -> Result<()> {
+        let worlds = &mut self.worlds[world..=world];
+        self.barrier.pass(&self.control.api, worlds)
+    }
+
+    /// As [`Lab::settle`], but what follows the rules a moment later may not be done yet: health
+    /// answers, forgotten flows, metrics.
+    pub fn glance(&mut self) -> Result<()> {
+        self.barrier.move_once(&self.control.api, &mut self.worlds)
+    }
 }
 
 /// Where pods answer and requests to the API server run: one thread that lives as long as the
 /// process.
-fn runtime() -> Result<Handle> {
+pub fn runtime() -> Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()

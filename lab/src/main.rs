@@ -18,28 +18,32 @@ mod api;
 mod barrier;
 mod cage;
 mod control;
+mod differ;
 mod lab;
+mod legacy;
 mod netns;
 mod os;
 mod plan;
 mod pod;
 mod probe;
 mod process;
+mod race;
+mod rules;
 mod story;
 mod teller;
+mod test;
 mod tools;
+mod trials;
 mod up;
 mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::lab::Lab;
-use crate::story::Story;
-use crate::teller::Teller;
 use crate::tools::Tools;
 use crate::world::WorldKey;
 
@@ -61,8 +65,15 @@ enum Verb {
     Down,
     /// Says whether a lab is up and how to look inside.
     Status,
-    /// Tells stories in a lab of its own.
+    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
     Test(Stories),
+    /// Compares ferrule with kube-proxy in random clusters.
+    Differ(Clusters),
+    /// Races ferrule against kube-proxy: time, memory and processor at growing sizes.
+    Race(race::Options),
+    /// The inner half of `race`.
+    #[command(hide = true)]
+    Run(race::Options),
     /// The outer half of a lab that stays up.
     #[command(hide = true)]
     Supervise(Worlds),
@@ -72,16 +83,16 @@ enum Verb {
     /// The inner half of `test`.
     #[command(hide = true)]
     Tell(Stories),
+    /// The inner half of `differ`.
+    #[command(hide = true)]
+    Compare(Clusters),
 }
 
 #[derive(Args, Clone)]
 struct Worlds {
-    /// The worlds to build.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "ferrule/nftables,kube-proxy/nftables"
-    )]
+    /// The worlds to build, such as ferrule/nftables; stories are told in all there are unless some
+    /// are named, and a lab that stays up has two.
+    #[arg(long, value_delimiter = ',')]
     worlds: Vec<WorldKey>,
     /// The program to test; by default the one beside this program.
     #[arg(long)]
@@ -92,9 +103,27 @@ struct Worlds {
 struct Stories {
     #[command(flatten)]
     worlds: Worlds,
-    /// Only stories with one of these in their file name.
+    /// Few random clusters, and no trial that takes long.
+    #[arg(long)]
+    quick: bool,
+    /// Only stories and trials with one of these in their name, and no random clusters.
     names: Vec<String>,
 }
+
+#[derive(Args, Clone)]
+struct Clusters {
+    #[command(flatten)]
+    order: differ::Order,
+    /// The mode of both programs.
+    #[arg(long, default_value = "nftables")]
+    mode: String,
+    /// The program to test; by default the one beside this program.
+    #[arg(long)]
+    ferrule: Option<PathBuf>,
+}
+
+/// Every mode there are worlds for.
+const MODES: [&str; 3] = ["nftables", "iptables", "iptables-legacy"];
 
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
@@ -109,13 +138,23 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build => println!("{}", tools::build()?.display()),
-        Verb::Up(worlds) => {
+        Verb::Up(mut worlds) => {
+            worlds.unless_named(&["nftables"])?;
             Tools::ensure(worlds.ferrule.clone())?;
             up::up(&worlds.arguments())?;
         }
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
-        Verb::Test(stories) => return test(&stories),
+        Verb::Test(mut stories) => {
+            stories.worlds.unless_named(&MODES)?;
+            return test(&stories);
+        }
+        Verb::Differ(clusters) => return differ(&clusters),
+        Verb::Race(options) => return race(&options),
+        Verb::Run(options) => {
+            cage::enter()?;
+            race::run(&options, &up::folder("race")?)?;
+        }
         Verb::Supervise(worlds) => {
             let mut inner = os::command(std::env::current_exe()?);
             return up::supervise(inner.arg("stay").args(worlds.arguments()));
@@ -126,13 +165,29 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Tell(stories) => {
             cage::enter()?;
-            return tell(&stories);
+            return test::run(&stories);
+        }
+        Verb::Compare(clusters) => {
+            cage::enter()?;
+            return compare(&clusters);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Worlds {
+    /// Both programs in these modes, where no worlds were named.
+    fn unless_named(&mut self, modes: &[&str]) -> Result<()> {
+        if self.worlds.is_empty() {
+            for mode in modes {
+                for program in ["ferrule", "kube-proxy"] {
+                    self.worlds.push(format!("{program}/{mode}").parse()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The same as words of a command line.
     fn arguments(&self) -> Vec<String> {
         let worlds: Vec<_> = self.worlds.iter().map(ToString::to_string).collect();
@@ -147,79 +202,72 @@ impl Worlds {
 /// Builds what is missing while there is a network, then goes inside.
 fn test(stories: &Stories) -> Result<ExitCode> {
     cage::require_root()?;
-    chosen(stories)?;
+    test::chosen(stories)?;
     Tools::ensure(stories.worlds.ferrule.clone())?;
     let (_folder, _lock) = up::claim("test")?;
     let mut inner = os::command(std::env::current_exe()?);
     inner
         .arg("tell")
         .args(stories.worlds.arguments())
+        .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
     cage::run(&mut inner, |_| {})
 }
 
-fn chosen(stories: &Stories) -> Result<Vec<Story>> {
-    let mut all = story::all(&story::folder())?;
-    let names = &stories.names;
-    all.retain(|story| names.is_empty() || names.iter().any(|part| story.name.contains(part)));
-    if all.is_empty() {
-        bail!("no story is called {names:?}");
+/// As [`test`], for random clusters.
+fn differ(clusters: &Clusters) -> Result<ExitCode> {
+    cage::require_root()?;
+    let worlds = clusters.worlds()?;
+    Tools::ensure(worlds.ferrule)?;
+    let (_folder, _lock) = up::claim("differ")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    let order = clusters.order;
+    inner
+        .arg("compare")
+        .args(["--seed", &order.seed.to_string()])
+        .args(["--count", &order.count.to_string()])
+        .args(["--mode", &clusters.mode]);
+    if let Some(path) = &clusters.ferrule {
+        inner.arg("--ferrule").arg(path);
     }
-    Ok(all)
+    cage::run(&mut inner, |_| {})
 }
 
-fn tell(stories: &Stories) -> Result<ExitCode> {
-    let tools = Tools::ensure(stories.worlds.ferrule.clone())?;
-    let folder = up::folder("test")?;
-    let begun = os::now();
-    let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
-    println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
-    let mut teller = Teller::new(lab);
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
-    for story in chosen(stories)? {
-        if !teller.knows(&story) {
-            skipped.push(format!(
-                "{} (no world in mode {})",
-                story.name,
-                story.modes.join(" or ")
-            ));
-            continue;
-        }
-        let begun = os::now();
-        let result = teller.tell(&story);
-        let seconds = begun.elapsed().as_secs_f64();
-        let word = if result.is_ok() { "ok    " } else { "FAILED" };
-        println!("{word} {seconds:5.1} s  {}: {}", story.name, story.title);
-        match result {
-            Ok(()) => passed += 1,
-            Err(error) => {
-                println!("{}", indented(&format!("{error:#}")));
-                failed.push(story.name);
-            }
-        }
+fn compare(clusters: &Clusters) -> Result<ExitCode> {
+    let worlds = clusters.worlds()?;
+    let tools = Tools::ensure(worlds.ferrule)?;
+    let folder = up::folder("differ")?;
+    let mut lab = Lab::start(&tools, &worlds.worlds, &folder)?;
+    let same = differ::run(&mut lab, clusters.order, &folder)?;
+    Ok(if same {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Clusters {
+    /// Both programs in the mode.
+    fn worlds(&self) -> Result<Worlds> {
+        let key = |program: &str| format!("{program}/{}", self.mode).parse();
+        Ok(Worlds {
+            worlds: vec![key("ferrule")?, key("kube-proxy")?],
+            ferrule: self.ferrule.clone(),
+        })
     }
-    println!(
-        "{passed} stories passed, {} failed, in {:.1} s",
-        failed.len(),
-        begun.elapsed().as_secs_f64()
-    );
-    for story in skipped {
-        println!("skipped: {story}");
-    }
-    if failed.is_empty() {
+}
+
+/// Builds what is missing while there is a network, then goes inside with the same words.
+fn race(options: &race::Options) -> Result<ExitCode> {
+    if race::is_told_again(options)? {
         return Ok(ExitCode::SUCCESS);
     }
-    println!("failed: {}", failed.join(", "));
-    println!("logs: {}", teller.logs().join("\n      "));
-    Ok(ExitCode::FAILURE)
-}
-
-fn indented(text: &str) -> String {
-    let lines = text
-        .trim_end()
-        .lines()
-        .map(|line| format!("         {line}"));
-    lines.collect::<Vec<_>>().join("\n")
+    cage::require_root()?;
+    race::prepare(options)?;
+    let (_folder, _lock) = up::claim("race")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner.arg("run").args(std::env::args_os().skip(2));
+    cage::run(&mut inner, |_| {})
 }
 
 #[cfg(test)]
@@ -231,5 +279,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn stories_are_told_everywhere_unless_worlds_are_named() {
+        let mut worlds = Worlds {
+            worlds: Vec::new(),
+            ferrule: None,
+        };
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.worlds.len(), 2 * MODES.len());
+        worlds.worlds.truncate(1);
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.arguments(), ["--worlds=ferrule/nftables"]);
     }
 }

@@ -54,6 +54,19 @@ impl Netns {
         &self.name
     }
 
+    /// The same namespace for somebody else.
+    pub fn duplicate(&self) -> Result<Self> {
+        Ok(Self {
+            name: self.name.clone(),
+            file: self.file.try_clone()?,
+        })
+    }
+
+    /// Takes the name away. The network itself goes with its last process and socket.
+    pub fn remove(&self) -> Result<()> {
+        os::output(os::command("ip").args(["netns", "del", &self.name])).map(|_| ())
+    }
+
     /// Runs `f` in a thread that is in this namespace.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
         std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,6 +21,15 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 )]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The time of day, which programs write into their metrics.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "moments that other programs tell are compared with ours"
+)]
+pub fn wall() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Runs a program to its end and returns what it printed.

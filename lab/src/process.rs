@@ -47,6 +47,11 @@ impl Process {
         &self.log
     }
 
+    /// Its process id, as seen in the lab.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Fails with the end of its log when it is no longer running.
     pub fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else {
@@ -63,13 +68,18 @@ impl Process {
         )
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let id = i32::try_from(self.child.id()).context("no process has such an id")?;
+        kill(Pid::from_raw(id), signal).context("cannot send it a signal")
+    }
+
     /// Asks it to end, and makes it end when it does not.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
-        let id = i32::try_from(self.child.id()).context("no process has such an id")?;
-        kill(Pid::from_raw(id), Signal::SIGTERM).context("cannot ask it to end")?;
+        self.signal(Signal::SIGTERM)?;
         match os::poll(FAREWELL, || self.child.try_wait().ok().flatten()) {
             Some(status) => Ok(status),
             None => self.kill(),

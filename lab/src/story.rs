@@ -4,6 +4,8 @@
 //! In: a YAML file. Out: a [`Story`] whose lines are all understood; what is not is an error that
 //! names the line. Nothing is run here.
 
+mod cast;
+mod each;
 pub mod line;
 pub mod short;
 
@@ -28,6 +30,10 @@ pub struct Story {
     /// Modes it is about; none means all.
     #[serde(default)]
     pub modes: Vec<String>,
+    /// The row of docs/parity.md that says why ferrule and kube-proxy have different rules of
+    /// iptables here; without it they are the same.
+    #[serde(default)]
+    pub rules: Option<String>,
     /// Configuration of the proxies that differs from the lab's.
     #[serde(default)]
     pub settings: Value,
@@ -61,7 +67,8 @@ pub enum Step {
     Stop(Vec<String>),
     /// Pods that answer again.
     Start(Vec<String>),
-    /// `proxy`, or a part of the control plane: `apiserver`, `etcd`, `controllers`.
+    /// `proxy`; `other`, the other program in place of each proxy until `proxy` is restarted or
+    /// the story ends; or a part of the control plane: `apiserver`, `etcd`, `controllers`.
     Restart(String),
     /// A shell command on a host of every world.
     Run(BTreeMap<String, String>),
@@ -131,9 +138,11 @@ impl TryFrom<Written> for Expectation {
 }
 
 impl Expectation {
-    /// What must be seen in a world. The most specific selector counts.
+    /// What must be seen in a world. The most specific selector counts; what is said of iptables
+    /// holds for both of its flavours.
     pub fn outcome(&self, world: &WorldKey) -> &str {
-        [&world.to_string(), &world.program, &world.mode]
+        let in_mode = format!("{}/{}", world.program, world.mode);
+        [&world.to_string(), &in_mode, &world.program, &world.mode]
             .into_iter()
             .find_map(|selector| self.otherwise.get(selector))
             .unwrap_or(&self.outcome)
@@ -154,8 +163,9 @@ impl Story {
         Self::parse(&name.to_string_lossy(), &text).with_context(|| file.display().to_string())
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self> {
-        let mut story: Self = serde_saphyr::from_str(text)?;
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let written: Value = serde_saphyr::from_str(text)?;
+        let mut story: Self = serde_json::from_value(each::expand(written)?)?;
         name.clone_into(&mut story.name);
         for id in &story.covers {
             let (family, number) = id.rsplit_once('-').unwrap_or(("", ""));
@@ -181,7 +191,8 @@ impl Story {
             Step::Send(lines) => lines.values().collect(),
             _ => Vec::new(),
         });
-        expectations.filter_map(|expectation| expectation.differs.as_deref())
+        let of_lines = expectations.filter_map(|expectation| expectation.differs.as_deref());
+        of_lines.chain(self.rules.as_deref())
     }
 
     /// Whether it is about this mode.
@@ -219,7 +230,7 @@ fn check(step: &Step) -> Result<()> {
                 .try_for_each(|text| line::Outcome::parse(text).map(|_| ()))
         }),
         Step::Restart(what) => match what.as_str() {
-            "proxy" | "apiserver" | "etcd" | "controllers" => Ok(()),
+            "proxy" | "other" | "apiserver" | "etcd" | "controllers" => Ok(()),
             other => bail!("{other:?} cannot be restarted"),
         },
         Step::Delete(_) | Step::Stop(_) | Step::Start(_) | Step::Run(_) => Ok(()),

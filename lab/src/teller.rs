@@ -5,9 +5,10 @@
 //! also when it failed, and then nothing of it may answer any more.
 
 mod check;
+mod flows;
+mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,16 +16,21 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::lab::Lab;
-use crate::probe::{self, Answers, Flow, Protocol};
-use crate::story::line::{self, Outcome, Packet};
+use crate::probe::{self, Answers, Protocol};
+use crate::story::line::Packet;
 use crate::story::short::Memory;
 use crate::story::{Expectation, Step, Story};
-use crate::world::World;
-use crate::{api, os, plan};
+use crate::world::{Who, World};
+use crate::{api, os, plan, rules};
 use check::Look;
+use flows::Flows;
+use nodes::Nodes;
 
 /// How long something may take to become as expected when nothing tells that it is done.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Between two looks: ever longer, so that what looking itself keeps alive can end.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1300);
 /// After a story nobody should answer; one who does, does so at once.
 const GLANCE: Duration = Duration::from_millis(300);
 
@@ -42,9 +48,14 @@ struct Scene {
     /// The modes it is about; none means all.
     modes: Vec<String>,
     memory: Memory,
-    written: Vec<Value>,
-    labels: BTreeSet<(String, String)>,
-    flows: BTreeMap<String, Vec<(Flow, String)>>,
+    /// By path.
+    written: BTreeMap<String, Value>,
+    nodes: Nodes,
+    flows: Flows,
+    /// The other program was in the proxies' place.
+    swapped: bool,
+    /// Rules were seen to be different.
+    differed: bool,
     /// Targets that were sent to, and by whom.
     targets: BTreeSet<(String, SocketAddr, Protocol)>,
 }
@@ -62,7 +73,7 @@ impl Teller {
     pub fn tell(&mut self, story: &Story) -> Result<()> {
         if self.spoiled || story.settings != self.settings {
             self.settings = story.settings.clone();
-            self.lab.start_proxies(&self.settings)?;
+            self.lab.start_proxies(Who::Own, &self.settings)?;
             self.spoiled = false;
         }
         let mut scene = Scene {
@@ -79,11 +90,19 @@ impl Teller {
             .enumerate()
             .try_for_each(|(number, step)| {
                 self.step(story, step, &mut scene)
+                    .and_then(|()| self.compare_rules(story, step, &mut scene))
                     .with_context(|| format!("step {}", number + 1))
             });
+        let told = told.and_then(|()| match &story.rules {
+            Some(row) if self.has_rules(&scene) && !scene.differed => {
+                bail!("rules of iptables are always the same, whatever {row} says")
+            }
+            _ => Ok(()),
+        });
+        let swapped = scene.swapped;
         let cleared = self.clear(story, scene).context("after the story");
         let result = told.and(cleared);
-        self.spoiled = result.is_err();
+        self.spoiled = swapped || result.is_err();
         result
     }
 
@@ -120,8 +139,8 @@ impl Teller {
             }
             Step::Http(lines) => self.until(Look::Http, lines, scene),
             Step::Metrics(lines) => self.until(Look::Metrics, lines, scene),
-            Step::Open(lines) => self.open(lines, scene),
-            Step::Send(lines) => self.send(lines, scene),
+            Step::Open(lines) => fail(flows::open(lines, &self.worlds(scene), scene)?),
+            Step::Send(lines) => fail(flows::send(lines, &self.worlds(scene), scene)?),
             Step::Stop(pods) => {
                 for world in &mut self.lab.worlds {
                     for pod in pods {
@@ -134,7 +153,13 @@ impl Teller {
                 let mut worlds = self.lab.worlds.iter_mut();
                 worlds.try_for_each(|world| pods.iter().try_for_each(|pod| world.start_pod(pod)))
             }
-            Step::Restart(what) if what == "proxy" => self.lab.start_proxies(&self.settings),
+            Step::Restart(what) if what == "proxy" => {
+                self.lab.start_proxies(Who::Own, &self.settings)
+            }
+            Step::Restart(what) if what == "other" => {
+                scene.swapped = true;
+                self.lab.start_proxies(Who::Other, &self.settings)
+            }
             Step::Restart(part) => {
                 self.lab.control.restart(part)?;
                 self.lab.settle(false)
@@ -143,47 +168,45 @@ impl Teller {
         }
     }
 
+    /// After whatever may change rules, worlds in iptables mode must have the same ones.
+    fn compare_rules(&self, story: &Story, step: &Step, scene: &mut Scene) -> Result<()> {
+        if !matches!(step, Step::Apply(_) | Step::Delete(_) | Step::Restart(_)) {
+            return Ok(());
+        }
+        let worlds = self.worlds(scene);
+        if story.rules.is_some() {
+            scene.differed |= !rules::look(&worlds)?.is_empty();
+            return Ok(());
+        }
+        fail(rules::report(&rules::compare(&worlds)?, &worlds))
+    }
+
+    /// Whether there is something to compare.
+    fn has_rules(&self, scene: &Scene) -> bool {
+        let worlds = self.worlds(scene);
+        let of = |program: &str| {
+            let mut worlds = worlds.iter().filter(|world| rules::is_about(world));
+            worlds.any(|world| world.key.program == program)
+        };
+        of("ferrule") && of("kube-proxy")
+    }
+
     fn apply(&mut self, story: &Story, items: &[Value], scene: &mut Scene) -> Result<()> {
-        let mut nodes = false;
-        let mut taints = Vec::new();
+        let mut last = Vec::new();
         for item in items {
             for object in scene.memory.objects(item, &story.name)? {
                 if object["kind"] == "Node" {
-                    nodes = true;
-                    taints.push(self.change_node(&object, scene)?);
+                    scene.nodes.change(&object, &self.lab.control.api)?;
+                    last.push(object);
                 } else {
                     self.lab.control.api.apply(&object)?;
-                    scene.written.push(object);
+                    scene.written.insert(api::path(&object)?, object);
                 }
             }
         }
-        self.lab.settle(nodes)?;
-        // Taints last: the barrier works with taints of its own.
+        self.lab.settle(!last.is_empty())?;
         let api = &self.lab.control.api;
-        taints
-            .iter()
-            .filter(|(_, change)| change["spec"]["taints"] != json!([]))
-            .try_for_each(|(path, change)| api.merge(path, change).map(|_| ()))
-    }
-
-    /// Writes a Node's labels, and returns how to write its taints.
-    fn change_node(&self, object: &Value, scene: &mut Scene) -> Result<(String, Value)> {
-        let path = api::path(object)?;
-        let labels = &object["metadata"]["labels"];
-        self.lab
-            .control
-            .api
-            .merge(&path, &json!({ "metadata": { "labels": labels } }))?;
-        let names = labels
-            .as_object()
-            .into_iter()
-            .flat_map(|labels| labels.keys());
-        let changed = names.map(|label| (path.clone(), label.clone()));
-        scene.labels.extend(changed);
-        Ok((
-            path,
-            json!({ "spec": { "taints": object["spec"]["taints"] } }),
-        ))
+        last.iter().try_for_each(|node| nodes::finish(node, api))
     }
 
     fn delete(&mut self, story: &Story, words: &[String], scene: &mut Scene) -> Result<()> {
@@ -198,62 +221,15 @@ impl Teller {
     /// Looks again and again until nothing is wrong.
     fn until(&self, how: Look, lines: &[Expectation], scene: &Scene) -> Result<()> {
         let begun = os::now();
+        let mut pause = FIRST_PAUSE;
         loop {
             let wrong = check::look(how, lines, &self.worlds(scene), &scene.memory)?;
             if wrong.is_empty() || begun.elapsed() > PATIENCE {
                 return fail(wrong);
             }
+            std::thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
-    }
-
-    fn open(&self, lines: &BTreeMap<String, String>, scene: &mut Scene) -> Result<()> {
-        let mut wrong = String::new();
-        for (name, text) in lines {
-            let (subject, outcome) = line::split(text)?;
-            let packet = Packet::parse(subject)?;
-            let [sender] = &packet.senders[..] else {
-                bail!("{text:?}: a connection has one sender");
-            };
-            let to = packet.target(|name, family| scene.memory.address(name, family))?;
-            let outcome = Outcome::parse(outcome)?;
-            for world in self.worlds(scene) {
-                let place = world.place(sender)?;
-                let opened = place.run(|| Flow::open(packet.protocol, to, PATIENCE))?;
-                let (flow, answer) =
-                    opened.with_context(|| format!("{}: {text} did not open", world.key))?;
-                let seen = check::judge(&Answers::from([answer]), &outcome, sender);
-                if !seen.fits {
-                    writeln!(wrong, "{}: {text}\n    seen: {}", world.key, seen.shown)?;
-                }
-                let flows = scene.flows.entry(name.clone()).or_default();
-                flows.push((flow, sender.clone()));
-            }
-        }
-        fail(wrong)
-    }
-
-    fn send(&self, lines: &BTreeMap<String, Expectation>, scene: &mut Scene) -> Result<()> {
-        let mut wrong = String::new();
-        for (name, expectation) in lines {
-            let worlds = self.worlds(scene);
-            let flows = scene.flows.get_mut(name);
-            let flows = flows.with_context(|| format!("no connection {name} was opened"))?;
-            for (world, (flow, sender)) in worlds.into_iter().zip(flows) {
-                let wanted = expectation.outcome(&world.key);
-                let outcome = Outcome::parse(wanted)?;
-                let patience = match outcome {
-                    Outcome::Timeout => Duration::from_secs(1),
-                    _ => Duration::from_secs(5),
-                };
-                let answer = flow.try_ask(patience);
-                let seen = check::judge(&Answers::from([answer]), &outcome, sender);
-                if !seen.fits {
-                    let key = &world.key;
-                    writeln!(wrong, "{key}: {name} = {wanted}\n    seen: {}", seen.shown)?;
-                }
-            }
-        }
-        fail(wrong)
     }
 
     fn run(&self, commands: &BTreeMap<String, String>, scene: &Scene) -> Result<()> {
@@ -270,20 +246,22 @@ impl Teller {
     /// Takes away what the story wrote and sees that nothing of it answers.
     fn clear(&mut self, story: &Story, scene: Scene) -> Result<()> {
         let api = &self.lab.control.api;
-        for object in scene.written.iter().rev() {
-            api.delete(object)?;
+        // Also those that a controller made: the lab has no garbage collector.
+        for kind in ["EndpointSlice", "Service"] {
+            api.delete_all(kind, &story.name)?;
         }
-        // Those that a controller made are left to a garbage collector, which the lab has not.
-        api.delete_all("EndpointSlice", &story.name)?;
-        for (path, label) in &scene.labels {
-            api.merge(path, &json!({ "metadata": { "labels": { label: null } } }))?;
-        }
+        let collected = |kind: &Value| kind == "EndpointSlice" || kind == "Service";
+        let mut rest = scene.written.values();
+        rest.try_for_each(|object| match &object["kind"] {
+            kind if collected(kind) => Ok(()),
+            _ => api.delete(object),
+        })?;
+        scene.nodes.restore(&self.lab.control)?;
         for world in &mut self.lab.worlds {
             plan::pods().try_for_each(|pod| world.start_pod(pod.name))?;
         }
         drop(scene.flows);
-        self.lab
-            .settle(!scene.labels.is_empty() || story_taints(story))?;
+        self.lab.settle(!scene.nodes.is_empty())?;
         self.nobody_answers(&scene.targets)
     }
 
@@ -314,19 +292,21 @@ impl Teller {
         })
     }
 
+    /// The lab as it is at its beginning.
+    pub fn rested(&mut self) -> Result<&mut Lab> {
+        if self.spoiled || self.settings != Value::Null {
+            self.settings = Value::Null;
+            self.lab.start_proxies(Who::Own, &self.settings)?;
+            self.spoiled = false;
+        }
+        Ok(&mut self.lab)
+    }
+
     /// Where the proxies write.
     pub fn logs(&self) -> Vec<String> {
         let logs = self.lab.worlds.iter().flat_map(World::logs);
         logs.map(|path| path.display().to_string()).collect()
     }
-}
-
-/// Whether a story changes taints, which the barrier then takes away.
-fn story_taints(story: &Story) -> bool {
-    story.steps.iter().any(|step| match step {
-        Step::Apply(items) => items.iter().any(|item| item.get("taints").is_some()),
-        _ => false,
-    })
 }
 
 fn fail(wrong: String) -> Result<()> {

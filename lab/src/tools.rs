@@ -10,8 +10,31 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::os;
 
-const PROGRAMS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-proxy"];
-const MODULE: &str = include_str!("../go.mod");
+/// Something of Kubernetes to build, in the version its module file names.
+struct Edition {
+    programs: &'static [&'static str],
+    module: &'static str,
+    folder: &'static str,
+}
+
+/// The reference: what stories are told with.
+const PINNED: Edition = Edition {
+    // etcd of a distribution may be too old for the API server to stream lists.
+    programs: &[
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-proxy",
+        "etcd",
+    ],
+    module: include_str!("../go.mod"),
+    folder: env!("CARGO_MANIFEST_DIR"),
+};
+/// The newest opponent in a race.
+const NEWEST: Edition = Edition {
+    programs: &["kube-proxy"],
+    module: include_str!("../newest/go.mod"),
+    folder: concat!(env!("CARGO_MANIFEST_DIR"), "/newest"),
+};
 
 /// Where programs are.
 #[derive(Clone, Debug)]
@@ -55,61 +78,93 @@ impl Tools {
     }
 }
 
-/// The version of Kubernetes that go.mod asks for.
+/// The version of Kubernetes that stories are told with.
 pub fn version() -> &'static str {
-    let line = MODULE.lines().find_map(|line| {
-        line.trim()
-            .trim_start_matches("require ")
-            .strip_prefix("k8s.io/kubernetes ")
-    });
-    let version = line.and_then(|rest| rest.split_whitespace().next());
-    version.expect("lab/go.mod requires k8s.io/kubernetes")
+    PINNED.version()
+}
+
+/// The version of the newest kube-proxy.
+pub fn newest_version() -> &'static str {
+    NEWEST.version()
 }
 
 /// Builds Kubernetes' programs unless they are there, and returns their folder.
 pub fn build() -> Result<PathBuf> {
-    let folder = cache()?.join(version());
-    let complete = || PROGRAMS.iter().all(|name| folder.join(name).is_file());
-    if complete() {
-        return Ok(folder);
-    }
-    std::fs::create_dir_all(&folder)?;
-    // Two checkouts may come here at once; the second then finds the work done.
-    let lock = File::create(folder.join("lock"))?;
-    lock.lock()?;
-    if !complete() {
-        compile(&folder)?;
-    }
-    Ok(folder)
+    PINNED.build()
 }
 
-fn compile(folder: &Path) -> Result<()> {
-    let unfinished = folder.join("unfinished");
-    std::fs::create_dir_all(&unfinished)?;
-    let version = version();
-    let stamp = |module: &str| format!("-X k8s.io/{module}/version.gitVersion={version}");
-    let flags = format!(
-        "-ldflags=-s -w {} {}",
-        stamp("component-base"),
-        stamp("client-go/pkg")
-    );
-    // One call for all: they share most packages.
-    let mut go = os::command("nice");
-    go.args(["go", "build", "-trimpath", "-buildvcs=false", &flags, "-o"])
-        .arg(&unfinished)
-        .args(PROGRAMS.map(|name| format!("k8s.io/kubernetes/cmd/{name}")))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-mod=readonly");
-    let status = go.status().context("`nice go` cannot be started")?;
-    if !status.success() {
-        bail!("Kubernetes {version} was not built: `go build` ended with {status}");
+/// The newest kube-proxy, built unless it is there.
+pub fn newest() -> Result<PathBuf> {
+    Ok(NEWEST.build()?.join("kube-proxy"))
+}
+
+impl Edition {
+    fn version(&self) -> &'static str {
+        let line = self.module.lines().find_map(|line| {
+            line.trim()
+                .trim_start_matches("require ")
+                .strip_prefix("k8s.io/kubernetes ")
+        });
+        let version = line.and_then(|rest| rest.split_whitespace().next());
+        version.expect("the module file requires k8s.io/kubernetes")
     }
-    for name in PROGRAMS {
-        std::fs::rename(unfinished.join(name), folder.join(name))?;
+
+    fn build(&self) -> Result<PathBuf> {
+        let folder = cache()?.join(self.version());
+        let complete = || self.programs.iter().all(|name| folder.join(name).is_file());
+        if complete() {
+            return Ok(folder);
+        }
+        std::fs::create_dir_all(&folder)?;
+        // Two checkouts may come here at once; the second then finds the work done.
+        let lock = File::create(folder.join("lock"))?;
+        lock.lock()?;
+        if !complete() {
+            self.compile(&folder)?;
+        }
+        Ok(folder)
     }
-    std::fs::remove_dir(unfinished)?;
-    Ok(())
+
+    fn compile(&self, folder: &Path) -> Result<()> {
+        let unfinished = folder.join("unfinished");
+        std::fs::create_dir_all(&unfinished)?;
+        let programs = self.programs.iter().copied();
+        let missing: Vec<_> = programs
+            .filter(|name| !folder.join(name).is_file())
+            .collect();
+        let version = self.version();
+        let stamp = |module: &str| format!("-X k8s.io/{module}/version.gitVersion={version}");
+        let flags = format!(
+            "-ldflags=-s -w {} {}",
+            stamp("component-base"),
+            stamp("client-go/pkg")
+        );
+        let package = |name: &&str| match *name {
+            "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
+            name => format!("k8s.io/kubernetes/cmd/{name}"),
+        };
+        // One call for all: they share most packages.
+        let mut go = os::command("nice");
+        go.args(["go", "build", "-trimpath", "-buildvcs=false", &flags, "-o"])
+            .arg(&unfinished)
+            .args(missing.iter().map(package))
+            .current_dir(self.folder)
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-mod=readonly");
+        let status = go.status().context("`nice go` cannot be started")?;
+        if !status.success() {
+            bail!("Kubernetes {version} was not built: `go build` ended with {status}");
+        }
+        for name in missing {
+            let built = match name {
+                "etcd" => "server",
+                name => name,
+            };
+            std::fs::rename(unfinished.join(built), folder.join(name))?;
+        }
+        std::fs::remove_dir(unfinished)?;
+        Ok(())
+    }
 }
 
 fn cache() -> Result<PathBuf> {
@@ -128,5 +183,6 @@ mod tests {
     #[test]
     fn the_version_is_the_one_in_the_module_file() {
         assert!(version().starts_with("v1."), "{}", version());
+        assert!(newest_version().starts_with("v1."), "{}", newest_version());
     }
 }

@@ -11,13 +11,16 @@
 //! IPv6 is the same throughout. Each node also has a link to the control plane.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -26,13 +29,15 @@ use crate::plan::{self, HOSTS, Host, Kind};
 use crate::pod::Servers;
 use crate::process::Process;
 use crate::tools::Tools;
-use crate::{barrier, cage, control, os};
+use crate::{barrier, cage, control, legacy, os};
 
-/// Which program in which mode, such as `ferrule/nftables`.
+/// Which program in which mode, such as `ferrule/nftables`. `iptables-legacy` is the mode iptables
+/// with that flavour of it; `iptables` is whatever the machine has under that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorldKey {
     pub program: String,
     pub mode: String,
+    pub legacy: bool,
 }
 
 impl FromStr for WorldKey {
@@ -43,27 +48,40 @@ impl FromStr for WorldKey {
         if !["ferrule", "kube-proxy"].contains(&program) {
             bail!("{program} is neither ferrule nor kube-proxy");
         }
+        let legacy = mode == "iptables-legacy";
+        let mode = if legacy { "iptables" } else { mode };
         if !["nftables", "iptables"].contains(&mode) {
             bail!("no world knows the mode {mode}");
         }
         Ok(Self {
             program: program.to_owned(),
             mode: mode.to_owned(),
+            legacy,
         })
     }
 }
 
 impl fmt::Display for WorldKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.program, self.mode)
+        let flavour = if self.legacy { "-legacy" } else { "" };
+        write!(f, "{}/{}{flavour}", self.program, self.mode)
     }
 }
 
 impl WorldKey {
     /// As part of a file name.
     fn slug(&self) -> String {
-        format!("{}-{}", self.program, self.mode)
+        self.to_string().replace('/', "-")
     }
+}
+
+/// Whose turn it is in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The program the world is named after.
+    Own,
+    /// The one it is compared with, in its place.
+    Other,
 }
 
 /// A world, its pods answering, its proxies not yet running.
@@ -73,6 +91,8 @@ pub struct World {
     pods: BTreeMap<&'static str, Servers>,
     proxies: BTreeMap<&'static str, Process>,
     folder: PathBuf,
+    /// Where its proxies look for programs, if not where everybody does.
+    search_path: Option<OsString>,
     runtime: Handle,
     _sentinel: Servers,
 }
@@ -88,8 +108,10 @@ impl World {
         }
         connect(&places, number)?;
         let sentinel = Servers::start("sentinel", &barrier::PORTS, &places["wire"], runtime)?;
+        let search_path = key.legacy.then(|| legacy::search_path(folder));
         let mut world = Self {
             key,
+            search_path: search_path.transpose()?,
             places,
             pods: BTreeMap::new(),
             proxies: BTreeMap::new(),
@@ -105,6 +127,11 @@ impl World {
     pub fn place(&self, name: &str) -> Result<&Netns> {
         let place = self.places.get(name);
         place.with_context(|| format!("there is no host {name}"))
+    }
+
+    /// Where programs of this world are looked for, if not where everybody looks.
+    pub fn search_path(&self) -> Option<&OsStr> {
+        self.search_path.as_deref()
     }
 
     /// Lets a pod answer. One that does already goes on.
@@ -128,10 +155,15 @@ impl World {
 
     /// Starts the proxy of every node, with `settings` laid over the lab's configuration. Running
     /// ones are ended first.
-    pub fn start_proxies(&mut self, tools: &Tools, settings: &Value) -> Result<()> {
+    pub fn start_proxies(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
         self.stop_proxies()?;
+        let program = match (who, self.key.program.as_str()) {
+            (Who::Own, own) => own,
+            (Who::Other, "ferrule") => "kube-proxy",
+            (Who::Other, _) => "ferrule",
+        };
         for node in plan::nodes() {
-            let process = self.start_proxy(node, tools, settings)?;
+            let process = self.start_proxy(node, tools.program(program), settings)?;
             self.proxies.insert(node.name, process);
         }
         Ok(())
@@ -145,20 +177,22 @@ impl World {
         Ok(())
     }
 
-    fn start_proxy(&self, node: &Host, tools: &Tools, settings: &Value) -> Result<Process> {
+    fn start_proxy(&self, node: &Host, program: PathBuf, settings: &Value) -> Result<Process> {
         let place = self.place(node.name)?;
         // Not below /run, which the proxy will not see.
         let file = self.folder.join(format!("{}.json", place.name()));
         let config = configuration(&self.key.mode, &self.folder, settings);
         std::fs::write(&file, serde_json::to_vec_pretty(&config)?)?;
 
-        let mut command = os::command(tools.program(&self.key.program));
-        if self.key.program == "ferrule" {
-            command.arg("proxy");
-        }
+        let mut command = os::command(program);
+        // Under the name of kube-proxy ferrule is one, and takes the same words.
+        command.arg0("kube-proxy");
         command
             .arg(format!("--config={}", file.display()))
             .arg(format!("--hostname-override={}", node.name));
+        if let Some(path) = &self.search_path {
+            command.env("PATH", path);
+        }
         place.run(|| {
             // A /run of its own: the lock of iptables is a file there, and worlds must not wait
             // for each other.
@@ -169,6 +203,12 @@ impl World {
     }
 
     /// Fails when a proxy ended that should run.
+    /// Sends a signal to every proxy.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let mut proxies = self.proxies.values();
+        proxies.try_for_each(|proxy| proxy.signal(signal))
+    }
+
     pub fn check(&mut self) -> Result<()> {
         self.proxies.values_mut().try_for_each(Process::check)
     }
@@ -180,8 +220,8 @@ impl World {
 }
 
 /// What every proxy is told, whichever program it is. Little, so that defaults are tested too.
-fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
-    let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "5s" });
+pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
+    let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "1s" });
     let mut config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -341,6 +381,9 @@ mod tests {
     fn a_world_is_named_by_program_and_mode() {
         let key: WorldKey = "kube-proxy/nftables".parse().unwrap();
         assert_eq!(key.to_string(), "kube-proxy/nftables");
+        let legacy: WorldKey = "ferrule/iptables-legacy".parse().unwrap();
+        assert_eq!(legacy.to_string(), "ferrule/iptables-legacy");
+        assert_eq!((legacy.mode.as_str(), legacy.legacy), ("iptables", true));
         assert!("nftables".parse::<WorldKey>().is_err());
         assert!("haproxy/nftables".parse::<WorldKey>().is_err());
     }

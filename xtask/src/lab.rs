@@ -20,13 +20,45 @@ pub(crate) fn lab(words: &[String]) -> Result<()> {
     run::program(program, words.iter().map(String::as_str), &[])
 }
 
-/// All stories, as a step of `cargo xtask test`.
+/// The same with everything built for release, and a race instead of stories.
+pub(crate) fn race(words: &[String]) -> Result<()> {
+    tools::ensure(&[])?;
+    tools::go()?;
+    let build = ["build", "--release", "--locked"];
+    let packages = ["-p", "ferrule", "-p", "ferrule-lab"];
+    run::cargo(build.into_iter().chain(packages))?;
+    let cargo = ["run", "--release", "--quiet", "--locked", "-p"];
+    let words = words.iter().map(String::as_str);
+    run::cargo(
+        cargo
+            .into_iter()
+            .chain(["ferrule-lab", "--", "race"])
+            .chain(words),
+    )
+}
+
+/// Random clusters: the same as `cargo xtask lab differ`.
+pub(crate) fn differ(words: &[String]) -> Result<()> {
+    let words = words.iter().cloned();
+    lab(&std::iter::once("differ".to_owned())
+        .chain(words)
+        .collect::<Vec<_>>())
+}
+
+/// All stories, what does not take long of the rest, and a few random clusters, as a step of
+/// `cargo xtask test`.
 pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {
         ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
         return Ok(Outcome::Skipped(format!("stories: {reason}")));
     }
-    lab(&["test".to_owned()])?;
+    // The older flavour of iptables has the same rules and is left to `cargo xtask lab test`.
+    let worlds = "ferrule/nftables,kube-proxy/nftables,ferrule/iptables,kube-proxy/iptables";
+    lab(&[
+        "test".to_owned(),
+        "--quick".to_owned(),
+        format!("--worlds={worlds}"),
+    ])?;
     Ok(Outcome::Done)
 }
 

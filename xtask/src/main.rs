@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Lab { words } => lab::lab(&words),
+        Verb::Differ { words } => lab::differ(&words),
+        Verb::Race { words } => lab::race(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,6 +66,26 @@ enum Verb {
     #[command(disable_help_flag = true)]
     Lab {
         /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Compares ferrule with kube-proxy in random clusters: `--seed`, `--count`, `--mode`, `--help`.
+    ///
+    /// Needs root and `go`, as the lab does. A cluster in which they differ is cut down and printed
+    /// as a story.
+    #[command(disable_help_flag = true)]
+    Differ {
+        /// Goes to the lab as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Races ferrule against kube-proxy on the lab's API server: `--services`, `--endpoints`,
+    /// `--mode`, `--quick`, `--help`.
+    ///
+    /// Needs root and `go`, and takes the better part of an hour; `--quick` takes five minutes.
+    #[command(disable_help_flag = true)]
+    Race {
+        /// Goes to the race as is.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },

@@ -18,8 +18,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     // Counts instructions.
     ("valgrind", "valgrind"),
-    // The lab: where a control plane keeps its state, a key it insists on, what kube-proxy runs.
-    ("etcd", "etcd-server"),
+    // The lab: a key its control plane insists on, what kube-proxy runs.
     ("openssl", "openssl"),
     ("iptables", "iptables"),
 ];

@@ -11,13 +11,18 @@
 //!
 //! [`Work`]: crate::Work
 
+use std::io;
 use std::net::IpAddr;
 
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
+use ferrule_kernel::nfacct::Nfacct;
+
+use crate::said;
 
 mod apply;
 mod canary;
+mod census;
 mod cleanup;
 mod diff;
 mod document;
@@ -57,6 +62,15 @@ impl Default for Options {
             localhost_node_ports: true,
         }
     }
+}
+
+/// Packets that were counted under this name, in the network namespace of the calling thread.
+///
+/// # Errors
+/// What the kernel said; `NotFound` if there is no such counter.
+pub fn packets(counter: &str) -> io::Result<u64> {
+    let found = Nfacct::open()?.get(counter).map_err(said)?;
+    Ok(found.ok_or(io::ErrorKind::NotFound)?.packets)
 }
 
 /// What `iptables-restore` would be given on a machine without rules, with the addresses that this

@@ -30,6 +30,22 @@ pub trait Dataplane: Send {
     fn refused(&self) -> Vec<Refusal> {
         Vec::new()
     }
+
+    /// How many rules there are since the last success; nothing where rules are not counted.
+    fn rules(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+}
+
+/// Rules in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Its name.
+    pub table: &'static str,
+    /// Rules that are ours.
+    pub owned: usize,
+    /// Those that the last success wrote.
+    pub written: usize,
 }
 
 /// A Service port that is not programmed, so that all others could be.

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
-use ferrule_dataplane::nftables;
+use ferrule_dataplane::{iptables, nftables};
 use ipnet::IpNet;
 
 pub mod encode;
@@ -232,6 +232,14 @@ impl Config {
             // Validation keeps the bit below 32.
             mark: 1 << (self.masquerade_bit() & 31),
             masquerade_all: self.masquerade_all,
+        }
+    }
+
+    /// What the rules depend on in mode iptables, which must be the chosen one.
+    pub fn iptables_options(&self) -> iptables::Options {
+        iptables::Options {
+            mark: 1 << (self.masquerade_bit() & 31),
+            localhost_node_ports: self.iptables_localhost_node_ports,
         }
     }
 

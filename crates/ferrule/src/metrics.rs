@@ -31,7 +31,7 @@ mod sli;
 mod tests;
 
 use names::Declared;
-pub use packets::ReadPackets;
+pub use packets::{PacketCounter, ReadPackets};
 
 /// The type of what `/metrics` answers.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";

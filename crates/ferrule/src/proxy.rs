@@ -20,6 +20,7 @@ use crate::logging;
 mod checks;
 mod cluster;
 mod dataplanes;
+mod guard;
 mod reload;
 mod reporter;
 mod run;

@@ -7,7 +7,8 @@ use std::io::{self, Write as _};
 use anyhow::bail;
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
-use ferrule_dataplane::nftables;
+use ferrule_dataplane::host::Host;
+use ferrule_dataplane::{iptables, nftables};
 
 use crate::cli::RenderArgs;
 use crate::config::{Config, Mode};
@@ -45,11 +46,19 @@ pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
 fn teller(mode: Mode) -> anyhow::Result<Teller> {
     Ok(match mode {
         Mode::Nftables => nftables,
-        Mode::Iptables | Mode::Ipvs => bail!(
-            "mode {} cannot be rendered yet; there is: nftables",
+        Mode::Iptables => iptables,
+        Mode::Ipvs => bail!(
+            "mode {} cannot be rendered yet; there are: nftables, iptables",
             mode.as_str()
         ),
     })
+}
+
+/// Addresses of the machine matter where `nodePortAddresses` is limited.
+fn iptables(desired: &Desired, family: Family, config: &Config) -> anyhow::Result<String> {
+    let local = Host::default().addresses()?;
+    let options = config.iptables_options();
+    Ok(iptables::render(desired, family, options, &local))
 }
 
 fn nftables(desired: &Desired, family: Family, config: &Config) -> anyhow::Result<String> {

@@ -17,7 +17,9 @@ use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Recovery, Scope, Work};
+use ferrule_dataplane::{
+    Applied, ApplyError, Dataplane, Recovery, Refusal, RuleCount, Scope, Work,
+};
 
 mod pace;
 #[cfg(test)]
@@ -72,6 +74,8 @@ pub struct Synced<'a> {
     pub triggers: &'a [SystemTime],
     /// Sums after this sync.
     pub totals: Totals,
+    /// How many rules there are; nothing after a failure, or where they are not counted.
+    pub rules: &'a [RuleCount],
 }
 
 /// A look at tracked flows after a sync.
@@ -105,6 +109,8 @@ pub trait Observer: Send {
     fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
+    /// Service ports that the last success had to leave out.
+    fn left_out(&mut self, family: Family, refusals: &[Refusal]);
     /// Tracked flows were looked at.
     fn cleared(&mut self, cleared: &Cleared);
     /// Health checks to serve: what changed with a sync that succeeded.
@@ -325,9 +331,11 @@ impl Lane {
             result: result.as_ref().copied(),
             triggers: if result.is_ok() { &self.triggers } else { &[] },
             totals: desired.totals(self.family),
+            rules: &self.dataplane.rules(),
         });
         match result {
             Ok(_) => {
+                observer.left_out(self.family, &self.dataplane.refused());
                 if let Some(flows) = &mut self.flows {
                     clear_flows(flows, &work, observer);
                 }

@@ -220,11 +220,44 @@ impl<T: Transport> Exchange<T> {
         content: impl Fn(&mut Writer),
         decode: impl Fn(&Message<'_>, &mut Vec<A>) -> Result<(), Malformed>,
     ) -> Result<Vec<A>, RequestError> {
+        self.dump_until(kind, content, decode, |_| false)
+    }
+
+    /// The same, but parts that are interrupted and yet the same twice are taken: what changed was
+    /// something else. Long dumps would otherwise never end beside somebody who never rests.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn dump_settled<A: PartialEq + Clone>(
+        &mut self,
+        kind: u16,
+        content: impl Fn(&mut Writer),
+        decode: impl Fn(&Message<'_>, &mut Vec<A>) -> Result<(), Malformed>,
+    ) -> Result<Vec<A>, RequestError> {
+        let mut former: Vec<A> = Vec::new();
+        self.dump_until(kind, content, decode, |all| {
+            // Nothing twice may as well be twice too early.
+            let settled = !all.is_empty() && *all == *former;
+            former.clear();
+            former.extend_from_slice(all);
+            settled
+        })
+    }
+
+    /// Repeats an interrupted dump for a while, unless `settled` takes what there is.
+    fn dump_until<A>(
+        &mut self,
+        kind: u16,
+        content: impl Fn(&mut Writer),
+        decode: impl Fn(&Message<'_>, &mut Vec<A>) -> Result<(), Malformed>,
+        mut settled: impl FnMut(&[A]) -> bool,
+    ) -> Result<Vec<A>, RequestError> {
         let mut attempt = 1;
         loop {
             let mut all = Vec::new();
             let result = self.dump(kind, &content, &mut |message| decode(message, &mut all));
             match result {
+                Err(RequestError::Interrupted) if settled(&all) => return Ok(all),
                 Err(error) if error.is_interrupted() && attempt < ATTEMPTS => attempt += 1,
                 result => return result.map(|()| all),
             }

@@ -10,6 +10,7 @@
 
 pub mod conntrack;
 pub mod exchange;
+pub mod memory;
 pub mod netns;
 pub mod nfacct;
 pub mod nft;

@@ -253,7 +253,7 @@ impl<T: Transport> Nft<T> {
             writer.text(elem::LIST_TABLE, table);
             writer.text(elem::LIST_SET, set);
         };
-        self.exchange.dump_all(
+        self.exchange.dump_settled(
             msg::GETSETELEM,
             |writer| {
                 header(writer, family.number());
@@ -277,13 +277,26 @@ impl<T: Transport> Nft<T> {
         family: Family,
         table: &str,
     ) -> Result<Option<Snapshot>, RequestError> {
+        let mut former = None;
         for _ in 0..ATTEMPTS {
             let generation = self.generation()?.id;
             let read = self.read_all(generation, family, table);
-            // Parts of different generations may contradict each other in any way.
-            if self.generation()?.id == generation {
+            let now = self.generation()?.id;
+            if now == generation {
                 return read;
             }
+            // Parts of different generations may contradict each other in any way. But generations
+            // count the changes of all tables: if this one reads the same twice, it was another.
+            let Ok(Some(mut read)) = read else {
+                former = None;
+                continue;
+            };
+            read.generation = 0;
+            if former.as_ref() == Some(&read) {
+                read.generation = now;
+                return Ok(Some(read));
+            }
+            former = Some(read);
         }
         Err(RequestError::Interrupted)
     }
@@ -315,14 +328,14 @@ impl<T: Transport> Nft<T> {
         }))
     }
 
-    fn list<A>(
+    fn list<A: PartialEq + Clone>(
         &mut self,
         kind: u16,
         family: Family,
         content: impl Fn(&mut Writer),
         pick: impl Fn(Object) -> Option<A>,
     ) -> Result<Vec<A>, RequestError> {
-        self.exchange.dump_all(
+        self.exchange.dump_settled(
             kind,
             |writer| {
                 header(writer, family.number());

@@ -125,6 +125,8 @@ pub enum Outcome {
     Refused,
     Timeout,
     Closed,
+    /// Whoever answered when the connection was opened.
+    Same,
 }
 
 /// A pod, its port if that matters, and whom it saw if that matters.
@@ -141,6 +143,7 @@ impl Outcome {
             "refused" => Self::Refused,
             "timeout" => Self::Timeout,
             "closed" => Self::Closed,
+            "same" => Self::Same,
             text => match text.strip_prefix("one of ") {
                 Some(pods) => Self::OneOf(wanted(pods)?),
                 None => Self::Pods(wanted(text)?),
@@ -168,6 +171,8 @@ impl Outcome {
             Self::Refused => only(&Answer::Refused),
             Self::Timeout => only(&Answer::Timeout),
             Self::Closed => only(&Answer::Closed),
+            // Only an open connection remembers.
+            Self::Same => false,
             Self::OneOf(wanted) => {
                 answers.len() == 1
                     && answers

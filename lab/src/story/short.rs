@@ -8,11 +8,11 @@
 //!   spec: { type: NodePort }          # anything else in the Service's spec
 //!   ingress: [192.0.2.1]              # what a cloud wrote to its status
 //! - endpoints: { web: [a1] }          # the same Service with other endpoints
-//! - pod: a1                           # a Pod object, for Services with a selector
-//!   labels: { app: web }
-//! - node: node1
-//!   labels: { topology.kubernetes.io/zone: west }
+//! - change: web                       # the same Service, different in what is said here
+//!   spec: { type: ClusterIP }
 //! ```
+//!
+//! Pods and Nodes are in `cast`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::cast::{Node, Pod};
 use crate::api;
 use crate::plan::{self, Family, Kind};
 
@@ -38,41 +39,31 @@ pub struct Service {
     #[serde(default)]
     spec: Map<String, Value>,
     #[serde(default)]
-    ingress: Vec<Value>,
+    ingress: Option<Vec<Value>>,
     #[serde(default)]
     labels: Map<String, Value>,
+}
+
+/// What is different about a Service that was written before; the rest stays.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    #[serde(rename = "change")]
+    name: String,
+    ips: Option<Vec<IpAddr>>,
+    ports: Option<Vec<Word>>,
+    endpoints: Option<Vec<String>>,
+    /// Field by field; null takes one away.
+    #[serde(default)]
+    spec: Map<String, Value>,
+    ingress: Option<Vec<Value>>,
+    labels: Option<Map<String, Value>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Endpoints {
     endpoints: BTreeMap<String, Vec<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Pod {
-    #[serde(rename = "pod")]
-    name: String,
-    #[serde(default)]
-    labels: Map<String, Value>,
-    #[serde(default = "yes")]
-    ready: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Node {
-    #[serde(rename = "node")]
-    name: String,
-    #[serde(default)]
-    labels: Map<String, Value>,
-    #[serde(default)]
-    taints: Vec<Value>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// A scalar, whatever YAML takes it for.
@@ -109,6 +100,14 @@ impl Memory {
             let objects = service.objects(namespace)?;
             self.services.insert(service.name.clone(), service);
             return Ok(objects);
+        }
+        if item.get("change").is_some() {
+            let change: Change = read(item)?;
+            let service = self.services.get_mut(&change.name);
+            let service =
+                service.with_context(|| format!("no Service {} was written", change.name))?;
+            service.change(change);
+            return service.objects(namespace);
         }
         if item.get("endpoints").is_some() {
             return self.move_endpoints(&read(item)?, namespace);
@@ -157,6 +156,13 @@ impl Memory {
 pub fn check(item: &Value) -> Result<()> {
     let mut memory = Memory::default();
     // Which Services there are by then is not known before the story runs.
+    if item.get("change").is_some() {
+        let change: Change = read(item)?;
+        let all = change.endpoints.iter().flatten();
+        return all
+            .map(|word| endpoint(word, Family::V4))
+            .try_for_each(|read| read.map(|_| ()));
+    }
     let whole = item.get("kind").or(item.get("service")).is_some();
     if item.get("endpoints").is_some() && !whole {
         let endpoints: Endpoints = read(item)?;
@@ -187,6 +193,16 @@ fn whole(object: &Value, namespace: &str) -> Result<Value> {
 }
 
 impl Service {
+    fn change(&mut self, change: Change) {
+        self.ips = change.ips.unwrap_or_else(|| self.ips.clone());
+        self.ports = change.ports.unwrap_or_else(|| self.ports.clone());
+        self.endpoints = change.endpoints.or_else(|| self.endpoints.clone());
+        self.ingress = change.ingress.or_else(|| self.ingress.clone());
+        self.labels = change.labels.unwrap_or_else(|| self.labels.clone());
+        self.spec.extend(change.spec);
+        self.spec.retain(|_, value| !value.is_null());
+    }
+
     fn objects(&self, namespace: &str) -> Result<Vec<Value>> {
         let mut objects = vec![self.object(namespace)?];
         objects.extend(self.slices(namespace)?);
@@ -200,17 +216,18 @@ impl Service {
         spec.insert("clusterIP".to_owned(), json!(self.ips[0]));
         spec.insert("clusterIPs".to_owned(), json!(self.ips));
         spec.insert("ports".to_owned(), json!(ports));
-        if self.ips.len() == 2 {
-            spec.insert("ipFamilyPolicy".to_owned(), json!("RequireDualStack"));
-        }
+        let policy = ["SingleStack", "RequireDualStack"][self.ips.len() - 1];
+        spec.entry("ipFamilyPolicy").or_insert(json!(policy));
         let mut object = json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": spec,
         });
-        if !self.ingress.is_empty() {
-            let ingress: Vec<_> = self.ingress.iter().map(ingress).collect();
+        // The API server clears it for every other type, and lets nobody write it.
+        if self.spec.get("type") == Some(&json!("LoadBalancer")) {
+            let written = self.ingress.iter().flatten();
+            let ingress: Vec<_> = written.map(ingress).collect();
             object["status"] = json!({ "loadBalancer": { "ingress": ingress } });
         }
         Ok(object)
@@ -256,6 +273,13 @@ impl Service {
             .map(|word| Port::parse(&word.text(), alone))
             .collect()
     }
+}
+
+/// The ports of an EndpointSlice for ports of a Service in short form.
+pub fn slice_ports(words: &[String]) -> Result<Vec<Value>> {
+    let alone = words.len() == 1;
+    let port = |word: &String| Ok(Port::parse(word, alone)?.of_slice());
+    words.iter().map(port).collect()
 }
 
 /// An address, or the whole entry.
@@ -329,7 +353,7 @@ impl Port {
 
 /// `a1`, and words about it: `unready`, `terminating` (serves until it is gone), `gone`
 /// (terminating and no longer serving), `zone=west`, `for-node=node1`, `on=node2`.
-fn endpoint(text: &str, family: Family) -> Result<Value> {
+pub fn endpoint(text: &str, family: Family) -> Result<Value> {
     let mut words = text.split_whitespace();
     let name = words.next().context("an endpoint has no name")?;
     let pod = plan::pods().find(|pod| pod.name == name);
@@ -355,43 +379,4 @@ fn endpoint(text: &str, family: Family) -> Result<Value> {
         }
     }
     Ok(endpoint)
-}
-
-impl Pod {
-    fn object(&self, namespace: &str) -> Result<Value> {
-        let pod = plan::pods().find(|pod| pod.name == self.name);
-        let pod = pod.with_context(|| format!("there is no pod {}", self.name))?;
-        let Kind::Pod(node) = pod.kind else {
-            bail!("{} is not a pod", self.name);
-        };
-        let ready = if self.ready { "True" } else { "False" };
-        let ips = Family::BOTH.map(|family| json!({ "ip": pod.address(family).to_string() }));
-        Ok(json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
-            "spec": {
-                "nodeName": format!("node{node}"),
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{ "name": "answers", "image": "none.invalid/answers" }],
-            },
-            "status": {
-                "phase": "Running",
-                "podIP": pod.v4.to_string(),
-                "podIPs": ips,
-                "conditions": [{ "type": "Ready", "status": ready }],
-            },
-        }))
-    }
-}
-
-impl Node {
-    fn object(&self) -> Value {
-        json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": { "name": self.name, "labels": self.labels },
-            "spec": { "taints": self.taints },
-        })
-    }
 }

@@ -19,11 +19,11 @@ use crate::story::short::Memory;
 use crate::world::{World, WorldKey};
 
 /// An answer that does come, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long silence must last to be believed when silence is expected.
-const SILENCE: Duration = Duration::from_secs(1);
+pub const SILENCE: Duration = Duration::from_millis(500);
 /// Senders at work at the same time.
-const HANDS: usize = 32;
+const HANDS: usize = 48;
 
 /// What one sender saw in one world.
 pub struct Seen {
@@ -65,7 +65,10 @@ pub fn look(
             jobs.extend(worlds.iter().map(|world| (line, sender.clone(), *world)));
         }
     }
-    let jobs = Mutex::new(jobs.into_iter().enumerate());
+    let mut jobs: Vec<_> = jobs.into_iter().enumerate().collect();
+    // Who expects silence waits longest, so these begin first.
+    jobs.sort_by_key(|(_, (line, _, world))| line.outcome(&world.key) != "timeout");
+    let jobs = Mutex::new(jobs.into_iter());
     let rows = Mutex::new(Vec::new());
     let work = || -> Result<()> {
         loop {
@@ -155,7 +158,11 @@ pub fn judge(answers: &Answers, outcome: &Outcome, sender: &str) -> Seen {
 }
 
 fn see_reply(to: SocketAddr, path: &str, wanted: &Reply) -> Seen {
-    match probe::get(to, path, SILENCE) {
+    let patience = match wanted {
+        Reply::None(Answer::Timeout) => SILENCE,
+        _ => PATIENCE,
+    };
+    match probe::get(to, path, patience) {
         Ok((code, text)) => Seen {
             fits: wanted.fits(code, &text),
             // Bodies hold times.

@@ -14,14 +14,15 @@ use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::canary::Canary;
+use super::census::Census;
 use super::diff::{self, Redrawn};
 use super::isolate::{LastGood, Refused};
 use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
-use super::tables::{Failure, Tables, unreadable};
+use super::tables::{Failure, Sent, Tables, unreadable};
 use super::{Options, names, render};
 use crate::host::Host;
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work, kernel_family};
+use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -43,15 +44,24 @@ struct Written {
     ground: Ground,
     statics: Statics,
     roster: Roster,
+    census: Census,
+    /// Rules that were written last.
+    fresh: Census,
 }
 
 impl Iptables {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no iptables for this family, or it does not work here.
+    /// There is no iptables for this family (`NotFound`), or it does not work here.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = Xt::open(kernel_family(family)).map_err(io::Error::other)?;
+        let xt = Xt::open(kernel_family(family)).map_err(|error| {
+            let kind = match &error {
+                XtError::Unusable { source, .. } => source.kind(),
+                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
+            };
+            io::Error::new(kind, error)
+        })?;
         Ok(Self::new(family, options, xt))
     }
 
@@ -153,17 +163,19 @@ impl Iptables {
             let set = self.host.route_localnet();
             set.map_err(|error| unreadable(io::Error::other(error)))?;
         }
-        let (steps, wanted) = self.isolating(desired, &ground, last_good)?;
+        let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             roster: Roster::of(&wanted),
+            census: Census::of(&wanted),
+            fresh: sent.rules,
             statics: wanted.statics,
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 
-    /// Makes the tables be so; the number of steps it took.
-    pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<usize, Failure> {
+    /// Makes the tables be so; what it took.
+    pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
         self.tables.settle(|there| diff::whole(there, wanted))
     }
 
@@ -199,14 +211,22 @@ impl Iptables {
         let all = || self.wanted(desired, &ground);
         let both = (&written.statics, &statics);
         let document = diff::delta(&redrawn, &mut written.roster, both, all);
-        let steps = self.tables.send(&document);
-        let steps = steps.map_err(|failure| failure.error)?;
+        let sent = self.tables.send(&document);
+        let sent = sent.map_err(|failure| failure.error)?;
+        let before = Census::of_statics(&written.statics);
+        let census = written.census.with(before, Census::of_statics(&statics));
+        let census = redrawn.iter().fold(census, |census, change| {
+            let before = Census::of_drawing(&change.before);
+            census.with(before, Census::of_drawing(&change.after))
+        });
         self.written = Some(Written {
             ground,
             statics,
+            census,
+            fresh: sent.rules,
             ..written
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 }
 
@@ -229,6 +249,11 @@ impl Dataplane for Iptables {
             }
         }
         self.whole(work.desired, last_good)
+    }
+
+    fn rules(&self) -> Vec<RuleCount> {
+        let written = self.written.as_ref();
+        written.map_or_else(Vec::new, |all| all.census.told(all.fresh))
     }
 
     fn refused(&self) -> Vec<Refusal> {

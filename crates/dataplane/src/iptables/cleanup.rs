@@ -43,9 +43,9 @@ impl Iptables {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.doubt();
-        let steps = self.tables.settle(leftovers);
-        let steps = steps.map_err(|failure| refused(failure.error))?;
-        Ok(Applied { steps })
+        let sent = self.tables.settle(leftovers);
+        let sent = sent.map_err(|failure| refused(failure.error))?;
+        Ok(Applied { steps: sent.steps })
     }
 }
 

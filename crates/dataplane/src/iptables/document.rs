@@ -105,6 +105,12 @@ impl Document {
         self.stages.iter().map(Stage::len).sum()
     }
 
+    /// Steps about rules, and in which table.
+    pub fn rules(&self) -> impl Iterator<Item = (Table, &Step)> {
+        let stages = self.stages.iter();
+        stages.flat_map(|stage| stage.rules.iter().map(|(_, step)| (stage.table, step)))
+    }
+
     /// The text.
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -17,7 +17,7 @@ use ferrule_kernel::xt::XtError;
 use super::apply::{Iptables, make_counters};
 use super::ruleset::Ruleset;
 use super::statics::Ground;
-use super::tables::{Failure, Tables};
+use super::tables::{Failure, Sent, Tables};
 use super::{diff, render};
 
 /// More refused Service ports than this are not a few bad ones but a broken machine.
@@ -44,18 +44,18 @@ enum Finding {
 pub type LastGood = BTreeMap<PortKey, Arc<Exposure>>;
 
 impl Iptables {
-    /// Programs all Service ports but those that are refused, which are noted. Returns the number
-    /// of steps and what is in the tables now.
+    /// Programs all Service ports but those that are refused, which are noted. Returns what
+    /// was sent and what is in the tables now.
     pub(super) fn isolating(
         &mut self,
         desired: &Desired,
         ground: &Ground,
         last_good: &LastGood,
-    ) -> Result<(usize, Ruleset), Failure> {
+    ) -> Result<(Sent, Ruleset), Failure> {
         loop {
             let wanted = self.wanted(desired, ground);
             let mut failure = match self.program(&wanted) {
-                Ok(steps) => return Ok((steps, wanted)),
+                Ok(sent) => return Ok((sent, wanted)),
                 Err(failure) => failure,
             };
             if !self.is_worth_another_try(&failure) {
@@ -152,7 +152,7 @@ impl Trial<'_> {
         &mut self,
         exposures: impl IntoIterator<Item = &'e Exposure>,
         ground: &Ground,
-    ) -> Result<usize, Failure> {
+    ) -> Result<Sent, Failure> {
         let wanted = render::ruleset(exposures, ground);
         self.tables.settle(|there| diff::whole(there, &wanted))
     }

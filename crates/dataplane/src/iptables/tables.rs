@@ -1,7 +1,7 @@
 //! How the tables are spoken to: directly where that is possible, otherwise by iptables' programs.
 //!
-//! In: a function that says what to write, given what is there. Out: the number of steps it took,
-//! or a [`Failure`] that says whose fault it is, as far as that can be known.
+//! In: a function that says what to write, given what is there. Out: what it took, or a
+//! [`Failure`] that says whose fault it is, as far as that can be known.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,6 +9,7 @@ use std::io;
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 
+use super::census::Census;
 use super::document::Document;
 use super::installed::{Installed, Inventory};
 use super::link::{Link, Snag};
@@ -23,6 +24,24 @@ pub struct Tables {
     xt: Xt,
     /// The direct way, in the nft flavour.
     link: Option<Link>,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// How many steps.
+    pub steps: usize,
+    /// Rules among them.
+    pub rules: Census,
+}
+
+impl Sent {
+    fn of(document: &Document) -> Self {
+        Self {
+            steps: document.len(),
+            rules: Census::of_document(document),
+        }
+    }
 }
 
 /// What became of an attempt that failed.
@@ -112,8 +131,8 @@ impl Tables {
         self.link.as_ref().map(Link::port)
     }
 
-    /// Looks at what is there and writes what `plan` says; the number of steps.
-    pub fn settle(&mut self, plan: impl Fn(&dyn Inventory) -> Document) -> Result<usize, Failure> {
+    /// Looks at what is there and writes what `plan` says.
+    pub fn settle(&mut self, plan: impl Fn(&dyn Inventory) -> Document) -> Result<Sent, Failure> {
         let Some(link) = &mut self.link else {
             return self.settle_by_programs(plan);
         };
@@ -123,7 +142,7 @@ impl Tables {
             result = settle_directly(link, &plan);
         }
         match result {
-            Ok(steps) => Ok(steps),
+            Ok(sent) => Ok(sent),
             // Another version of iptables may know how, or at least say why not.
             Err(
                 Snag::Beyond
@@ -140,7 +159,7 @@ impl Tables {
     fn settle_by_programs(
         &self,
         plan: impl Fn(&dyn Inventory) -> Document,
-    ) -> Result<usize, Failure> {
+    ) -> Result<Sent, Failure> {
         let mut texts = BTreeMap::new();
         for table in Table::ALL {
             let saved = self.xt.save(table).map_err(Failure::unwritten)?;
@@ -154,35 +173,34 @@ impl Tables {
         self.restore(&document)
     }
 
-    /// Makes these changes; the number of steps.
-    pub fn send(&mut self, document: &Document) -> Result<usize, Failure> {
+    /// Makes these changes.
+    pub fn send(&mut self, document: &Document) -> Result<Sent, Failure> {
         match &mut self.link {
             None => self.restore(document),
             Some(link) => match link.send(document, None) {
-                Ok(()) => Ok(document.len()),
+                Ok(()) => Ok(Sent::of(document)),
                 Err(snag) => Err(Failure::of_link(snag)),
             },
         }
     }
 
-    fn restore(&self, document: &Document) -> Result<usize, Failure> {
-        let steps = document.len();
-        if steps > 0 {
+    fn restore(&self, document: &Document) -> Result<Sent, Failure> {
+        if document.len() > 0 {
             let result = self.xt.restore(&document.text());
             result.map_err(|error| Failure::of_programs(error, document))?;
         }
-        Ok(steps)
+        Ok(Sent::of(document))
     }
 }
 
 fn settle_directly(
     link: &mut Link,
     plan: impl Fn(&dyn Inventory) -> Document,
-) -> Result<usize, Snag> {
+) -> Result<Sent, Snag> {
     let listing = link.list()?;
     let document = plan(&listing);
     link.send(&document, Some(&listing))?;
-    Ok(document.len())
+    Ok(Sent::of(&document))
 }
 
 /// The machine's settings could not be read.

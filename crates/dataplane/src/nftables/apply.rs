@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
+use ferrule_kernel::memory;
 use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
 use ferrule_kernel::socket::{Socket, Transport};
 
@@ -94,8 +95,13 @@ impl<T: Transport> Nftables<T> {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        let mut batch = Batch::new(kernel_family(self.family), TABLE);
-        // Deleting what is not there is refused; adding what is there is not.
+        let family = kernel_family(self.family);
+        let tables = self.nft.tables(family).map_err(unread)?;
+        if tables.iter().all(|table| &*table.object.name != TABLE) {
+            return Ok(Applied::default());
+        }
+        let mut batch = Batch::new(family, TABLE);
+        // Somebody else may delete it first, and deleting what is not there is refused.
         batch.add_table(&names::table());
         batch.delete_table();
         let done = self.nft.commit(&batch);
@@ -111,18 +117,21 @@ impl<T: Transport> Nftables<T> {
     }
 
     fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
-        let wanted = render::ruleset(desired, self.family, self.options);
         let ground = self.ground();
         let mut attempt = 1;
-        let steps = loop {
+        let (wanted, steps) = loop {
+            let mut wanted = render::ruleset(desired, self.family, self.options);
             let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
             let steps = match &installed {
-                Some(installed) => diff::whole(installed, &wanted, ground),
-                None => diff::create(&wanted, ground),
+                Some(installed) => diff::whole(installed, &mut wanted, ground),
+                None => diff::create(&mut wanted, ground),
             };
+            // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
+            // it was here after all, the kernel refuses what does not fit.
             let generation = installed.map(|installed| installed.generation);
+            let generation = generation.filter(|_| attempt < ATTEMPTS);
             match self.commit(steps, generation) {
-                Ok(done) => break done,
+                Ok(done) => break (wanted, done),
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
@@ -213,7 +222,12 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
-            (Scope::Delta(_) | Scope::Whole, _) => self.whole(work.desired),
+            (Scope::Delta(_) | Scope::Whole, _) => {
+                let applied = self.whole(work.desired);
+                // Nothing as large as this happens again soon.
+                memory::give_back();
+                applied
+            }
         }
     }
 }

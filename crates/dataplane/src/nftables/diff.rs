@@ -50,8 +50,8 @@ pub struct Ground {
     pub mark: u32,
 }
 
-/// Everything, from nothing.
-pub fn create(wanted: &Ruleset, ground: Ground) -> Vec<Step> {
+/// Everything, from nothing. Elements are taken out of `wanted`: they are many.
+pub fn create(wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
     let mut steps = vec![Step::AddTable];
     steps.extend(names::chains().into_iter().map(Step::AddChain));
     steps.extend(Container::ALL.map(Step::AddSet));
@@ -61,10 +61,9 @@ pub fn create(wanted: &Ruleset, ground: Ground) -> Vec<Step> {
     steps.extend(wanted.sets.values().cloned().map(Step::AddOwnSet));
     steps.extend(add_chains(&wanted.chains));
     for container in Container::ALL {
-        let elements = wanted.elements.get(&container).into_iter();
-        let elements = elements.flat_map(BTreeMap::values);
+        let mut all = wanted.elements.remove(&container).unwrap_or_default();
         let nets = wanted.statics.nets.get(&container).into_iter().flatten();
-        let all: Vec<_> = elements.chain(nets).cloned().collect();
+        all.extend(nets.cloned());
         if !all.is_empty() {
             steps.push(Step::Add(container, all));
         }
@@ -74,7 +73,7 @@ pub fn create(wanted: &Ruleset, ground: Ground) -> Vec<Step> {
 }
 
 /// Only what differs; everything anew if the table is one of somebody else's.
-pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground) -> Vec<Step> {
+pub fn whole(installed: &Snapshot, wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
     if is_foreign(installed, ground.family) {
         let mut steps = vec![Step::DeleteTable];
         steps.extend(create(wanted, ground));
@@ -345,7 +344,6 @@ fn element_steps<'a>(changes: impl IntoIterator<Item = (Container, Replacement<'
 }
 
 fn element_steps_whole(installed: &Snapshot, wanted: &Ruleset, steps: &mut Vec<Step>) {
-    let empty = BTreeMap::new();
     let mut changes: Vec<(Container, Replacement<'_>)> = Vec::new();
     for container in Container::ALL {
         let present = installed
@@ -360,19 +358,19 @@ fn element_steps_whole(installed: &Snapshot, wanted: &Ruleset, steps: &mut Vec<S
             }
             continue;
         }
-        let wanted = wanted.elements.get(&container).unwrap_or(&empty);
-        let mut found: BTreeSet<Value> = BTreeSet::new();
+        let wanted = wanted.elements(container);
+        let mut found = vec![false; wanted.len()];
         for element in present {
+            let place = wanted.binary_search_by(|wanted| wanted.key.cmp(&element.key));
             // One first key with two ends is two ranges; we never make such.
-            let again = !found.insert(element.key);
-            let new = wanted.get(&element.key).filter(|_| !again);
+            let place = place
+                .ok()
+                .filter(|place| !std::mem::replace(&mut found[*place], true));
+            let new = place.map(|place| &wanted[place]);
             changes.push((container, (Some(element), new)));
         }
-        for (key, element) in wanted {
-            if !found.contains(key) {
-                changes.push((container, (None, Some(element))));
-            }
-        }
+        let absent = wanted.iter().zip(found).filter(|(_, found)| !found);
+        changes.extend(absent.map(|(element, _)| (container, (None, Some(element)))));
     }
     steps.extend(element_steps(changes));
 }

@@ -35,6 +35,7 @@ pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
     for exposed in desired.exposures(family) {
         ruleset.add(exposure(exposed, ground));
     }
+    ruleset.sort();
     ruleset
 }
 

@@ -17,8 +17,8 @@ pub struct Ruleset {
     pub chains: BTreeMap<Name, Vec<Rule>>,
     /// Sets of single Service ports, which packets fill.
     pub sets: BTreeMap<Name, Set>,
-    /// What Services put into sets and maps, by key.
-    pub elements: BTreeMap<Container, BTreeMap<Value, Element>>,
+    /// What Services put into sets and maps, in order of keys once [`Ruleset::sort`] was called.
+    pub elements: BTreeMap<Container, Vec<Element>>,
     /// How many Service ports put an element into a set that they share.
     pub shares: Shares,
 }
@@ -59,9 +59,27 @@ impl Ruleset {
             if container.is_shared() {
                 self.shares.add(container, element.key);
             }
-            let elements = self.elements.entry(container).or_default();
-            elements.insert(element.key, element);
+            self.elements.entry(container).or_default().push(element);
         }
+    }
+
+    /// Puts elements in order, each once. They are most of a large cluster's memory, so they are
+    /// kept in plain lists.
+    #[expect(
+        clippy::unnecessary_sort_by,
+        reason = "by key, a long key would be copied for every comparison"
+    )]
+    pub fn sort(&mut self) {
+        for elements in self.elements.values_mut() {
+            // Elements of one key are the same one, from Service ports that share it.
+            elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            elements.dedup_by(|a, b| a.key == b.key);
+        }
+    }
+
+    /// Elements of one set or map.
+    pub fn elements(&self, container: Container) -> &[Element] {
+        self.elements.get(&container).map_or(&[], Vec::as_slice)
     }
 }
 

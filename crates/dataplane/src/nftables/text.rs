@@ -68,10 +68,7 @@ impl Sheet {
         // Backwards: who leads comes before who is led to, as one reads.
         for container in Container::ALL.into_iter().rev() {
             let set = container.set(self.family);
-            let mut elements: Vec<_> = match wanted.elements.get(&container) {
-                Some(elements) => elements.values().collect(),
-                None => Vec::new(),
-            };
+            let mut elements: Vec<_> = wanted.elements(container).iter().collect();
             elements.extend(wanted.statics.nets.get(&container).into_iter().flatten());
             elements.sort_by_key(|element| order(container, element));
             let remarks: Vec<_> = elements
@@ -190,7 +187,7 @@ fn order(container: Container, element: &Element) -> (Vec<u8>, u32) {
 
 /// Which Service port answers at the keys that lead somewhere.
 fn owners(wanted: &Ruleset) -> BTreeMap<&[u8], &str> {
-    let elements = wanted.elements.values().flat_map(BTreeMap::values);
+    let elements = wanted.elements.values().flatten();
     elements
         .filter_map(|element| {
             let comment = element.comment.as_ref()?;

@@ -174,6 +174,21 @@ fn a_lock_held_by_another_program_is_an_error_and_heals() {
 }
 
 #[test]
+fn ipt_080_a_lock_that_is_held_is_no_flush() {
+    in_namespace(|| {
+        let folder = programs(Flavour::Legacy, "exec $REAL \"$@\" < $INPUT");
+        let mut scene = scene(folder.path());
+        scene.whole();
+        let canary = scene.dataplane.canary();
+        assert!(canary.is_intact().unwrap());
+        let locked = "echo 'Another app is currently holding the xtables lock' >&2\nexit 4";
+        let iptables = folder.path().join("iptables");
+        fs::write(iptables, format!("#!/bin/sh\n{locked}\n")).unwrap();
+        assert!(canary.is_intact().is_err(), "it cannot be told");
+    });
+}
+
+#[test]
 fn programs_that_are_not_there_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = Xt::open_in(Some(folder.path()), ferrule_kernel::Family::V4).unwrap_err();

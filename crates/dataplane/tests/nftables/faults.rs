@@ -2,6 +2,7 @@
 //! last good state stays; the error says what it was; the next look at everything converges.
 
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrule_core::model::{Family, ServiceKey, SliceKey};
@@ -156,6 +157,39 @@ fn nft_088_rules_that_somebody_changed_meanwhile_are_looked_at_again() {
         assert_eq!(scene.snapshot(), before);
         faults.clear();
         assert!(scene.whole() > 0);
+        Twin::new(&scene).assert_like(&scene);
+    });
+}
+
+#[test]
+fn somebody_who_never_rests_elsewhere_does_not_keep_us() {
+    both(|family| {
+        let mut scene = crate::steps::many(family, 300);
+        everything(&mut scene);
+        let rested = AtomicBool::new(false);
+        // Threads live in the network of the one that starts them.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut nft = open_here();
+                let mut batch = Batch::new(ferrule_kernel::Family::V4, "somebody-else");
+                batch.add_table(&Table::new("somebody-else"));
+                batch.delete_table();
+                while !rested.load(Ordering::Relaxed) {
+                    nft.commit(&batch).unwrap();
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let results: Vec<_> = (0..10)
+                .map(|number| {
+                    scene.service(service(family, "other", 200 + number));
+                    scene.restart();
+                    scene.try_whole().map_err(|error| text(&error))
+                })
+                .collect();
+            rested.store(true, Ordering::Relaxed);
+            let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+            assert!(failed.is_empty(), "{failed:?}");
+        });
         Twin::new(&scene).assert_like(&scene);
     });
 }

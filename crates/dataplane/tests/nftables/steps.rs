@@ -26,7 +26,7 @@ fn numbered(family: Family, number: u16) -> (Service, Slice) {
     (service, slice(family, &name, &pods))
 }
 
-fn many(family: Family, count: u16) -> Scene {
+pub fn many(family: Family, count: u16) -> Scene {
     let mut scene = Scene::new(family);
     for number in 1..=count {
         let (service, slice) = numbered(family, number);

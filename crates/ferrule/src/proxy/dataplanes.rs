@@ -1,46 +1,64 @@
 //! Which dataplane a mode means, and which this build has.
 
 use std::io;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::nftables::{self, Listener, Nftables};
-use ferrule_dataplane::{Dataplane, DryRun};
-use tokio::sync::mpsc;
+use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun};
 
+use super::guard::Guard;
 use super::reporter::whole;
 use crate::config::options::Options;
 use crate::config::{Config, Mode};
 use crate::logging::info_v;
-use crate::sync::{Backend, Input};
-
-/// How long to wait for a change; it only matters that it is long.
-const PATIENCE: Duration = Duration::from_hours(1);
-
-/// How long to wait before listening again when that failed.
-const HEARING_LOST: Duration = Duration::from_secs(10);
+use crate::sync::Backend;
 
 /// What programs the kernel.
-#[derive(Default)]
 pub struct Dataplanes {
     /// One per family.
     pub backends: Vec<Backend>,
-    /// By what changes of ours are told from those of others, where these can be heard of.
-    pub own: Vec<u32>,
+    /// How changes that others make are noticed.
+    pub guard: Guard,
 }
 
 impl Dataplanes {
     /// Opens what the mode needs. Nothing is written yet.
+    ///
+    /// A family that this machine cannot program is left out, if there is another one.
     pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Self> {
-        let mut opened = Self::default();
+        let period = options.config.sync_period.to_std();
+        let mut opened = Self {
+            backends: Vec::new(),
+            guard: Guard::new(period),
+        };
+        let mut failure = None;
         for family in families {
-            let opening = opened.open_one(options, *family);
-            opening.context("unable to create proxier")?;
+            let Err(error) = opened.open_one(options, *family) else {
+                continue;
+            };
+            if let Some(error) = failure.replace((family, error)) {
+                tell_missing(&error);
+            }
         }
-        Ok(opened)
+        match failure {
+            Some((_, error)) if opened.backends.is_empty() => {
+                Err(error.context("unable to create proxier"))
+            }
+            Some(error) => {
+                tell_missing(&error);
+                Ok(opened)
+            }
+            None => Ok(opened),
+        }
+    }
+
+    /// The families that are programmed.
+    pub fn families(&self) -> Vec<Family> {
+        let backends = self.backends.iter();
+        backends.map(|backend| backend.family).collect()
     }
 
     fn open_one(&mut self, options: &Options, family: Family) -> anyhow::Result<()> {
@@ -62,53 +80,26 @@ impl Dataplanes {
         match config.mode() {
             Mode::Nftables => {
                 let rules = Nftables::open(family, config.nftables_options()).map_err(explain)?;
-                self.own.push(rules.port());
+                self.guard.listen_except(rules.port());
                 Ok(Box::new(rules))
             }
-            mode @ (Mode::Iptables | Mode::Ipvs) => bail!(
-                "this build has no {} dataplane yet; use --proxy-mode nftables, or --dry-run, \
-                 which decides everything and writes nothing",
-                mode.as_str()
+            Mode::Iptables => {
+                let rules = Iptables::open(family, config.iptables_options())
+                    .with_context(|| format!("no iptables support for {family}"))?;
+                self.guard.watch_canary(family, rules.canary());
+                Ok(Box::new(rules))
+            }
+            Mode::Ipvs => bail!(
+                "this build has no ipvs dataplane yet; use --proxy-mode nftables or iptables, or \
+                 --dry-run, which decides everything and writes nothing"
             ),
         }
     }
 }
 
-/// Tells sync when somebody else changes our rules, until nobody listens any more.
-///
-/// # Errors
-/// There can be no more threads.
-pub fn listen(own: Vec<u32>, sync: mpsc::Sender<Input>) -> io::Result<()> {
-    let thread = thread::Builder::new().name("listen".to_owned());
-    thread.spawn(move || {
-        loop {
-            let error = match Listener::open(own.clone()) {
-                Ok(listener) => match hear(listener, &sync) {
-                    Ok(()) => return,
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            let err = whole(&error);
-            tracing::error!(
-                err,
-                "Changes that others make to the rules may go unnoticed"
-            );
-            thread::sleep(HEARING_LOST);
-        }
-    })?;
-    Ok(())
-}
-
-fn hear(mut listener: Listener, sync: &mpsc::Sender<Input>) -> io::Result<()> {
-    loop {
-        for family in listener.next(PATIENCE)? {
-            info_v!(2, ipFamily = %family, "Somebody changed our rules; looking at all of them");
-            if sync.blocking_send(Input::Doubt(family)).is_err() {
-                return Ok(());
-            }
-        }
-    }
+fn tell_missing((family, error): &(&Family, anyhow::Error)) {
+    let err = format!("{error:#}");
+    tracing::warn!(ipFamily = %family, err, "This family is not programmed");
 }
 
 /// Removes what any mode left in the kernel. Each is tried, whatever happens to the others.
@@ -117,14 +108,13 @@ pub fn clean_up(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut failed = false;
-    for family in Family::ALL {
-        let removed = Nftables::open(family, nftables::Options::default())
-            .map_err(explain)
-            .and_then(|mut rules| rules.remove().map_err(|error| anyhow!(whole(&error))));
-        if let Err(error) = removed {
-            let err = format!("{error:#}");
-            tracing::error!(ipFamily = %family, err, "Cannot remove the rules of mode nftables");
-            failed = true;
+    for mode in [Mode::Iptables, Mode::Nftables] {
+        for family in Family::ALL {
+            if let Err(error) = remove(mode, family) {
+                let (err, mode) = (format!("{error:#}"), mode.as_str());
+                tracing::error!(ipFamily = %family, mode, err, "Cannot remove the rules of a mode");
+                failed = true;
+            }
         }
     }
     if failed {
@@ -133,12 +123,54 @@ pub fn clean_up(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Removes what the other modes left behind. Only once ours is programmed: two answers are better
+/// than none.
+pub fn sweep(mode: Mode) {
+    let others = match mode {
+        Mode::Nftables => [Mode::Iptables],
+        Mode::Iptables | Mode::Ipvs => [Mode::Nftables],
+    };
+    for mode in others {
+        for family in Family::ALL {
+            if let Err(error) = remove(mode, family) {
+                let (err, mode) = (format!("{error:#}"), mode.as_str());
+                info_v!(2, ipFamily = %family, mode, err, "Cannot look for the rules of another mode");
+            }
+        }
+    }
+}
+
+/// Removes what one mode left in the kernel, if there is anything.
+fn remove(mode: Mode, family: Family) -> anyhow::Result<()> {
+    let failed = |error: ApplyError| anyhow!(whole(&error));
+    let steps = |applied: Applied| {
+        if applied.steps > 0 {
+            let mode = mode.as_str();
+            info_v!(2, ipFamily = %family, mode, "Removed the rules of a mode");
+        }
+    };
+    match mode {
+        Mode::Nftables => {
+            let mut rules =
+                Nftables::open(family, nftables::Options::default()).map_err(explain)?;
+            rules.remove().map(steps).map_err(failed)
+        }
+        Mode::Iptables => match Iptables::open(family, iptables::Options::default()) {
+            Ok(mut rules) => rules.remove().map(steps).map_err(failed),
+            // Nobody can have made rules without it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(explain(error)),
+        },
+        Mode::Ipvs => Ok(()),
+    }
+}
+
 /// What an administrator can do about it.
 fn explain(error: io::Error) -> anyhow::Error {
     let advice = if error.kind() == io::ErrorKind::PermissionDenied {
         "changing network rules needs CAP_NET_ADMIN: run privileged"
     } else {
-        "this kernel may lack nf_tables: load the module or choose another mode"
+        "this kernel may lack what the mode needs: load the module or choose another mode"
     };
     anyhow::Error::new(error).context(advice)
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use ferrule_core::desired::HealthCheck;
 use ferrule_core::facts::{Facts, NodePorts};
 use ferrule_core::issue::{Issue, Severity};
-use ferrule_core::model::{Family, Node, ServiceKey};
+use ferrule_core::model::{Family, Node, PortKey, ServiceKey};
+use ferrule_dataplane::Refusal;
 use ferrule_dataplane::host::Host;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use super::checks::{self, Complaint};
 use crate::config::Config;
 use crate::health::proxy::{NodeState, ProxyHealth};
-use crate::health::services::{self, Refusal, ServiceHealth};
+use crate::health::services::{self, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
 use crate::moment::{Clock, Moment};
@@ -39,6 +40,8 @@ pub struct Reporter {
     /// The configuration in force, for settings that cannot be right.
     pub config: Arc<RwLock<Config>>,
     pub supported: Vec<Family>,
+    /// Service ports that are not programmed, so that each is told once.
+    pub left_out: BTreeSet<(Family, PortKey)>,
     /// Settings were looked at.
     pub checked: bool,
     /// Complaints that were logged, so that each is logged once.
@@ -65,7 +68,7 @@ impl Reporter {
         families.iter().map(open).collect()
     }
 
-    fn refused(&self, refusals: Vec<Refusal>) {
+    fn refused(&self, refusals: Vec<services::Refusal>) {
         for refusal in refusals {
             if let Some(recorder) = &self.recorder {
                 recorder.record(&Report {
@@ -163,6 +166,11 @@ impl Observer for Reporter {
         let success = synced.result.is_ok().then_some(now.wall);
         self.metrics.observe_sync(family, kind, took, success);
         self.metrics.set_desired(family, &totals);
+        for rules in synced.rules {
+            let (owned, written) = (rules.owned, rules.written);
+            self.metrics
+                .set_iptables_rules(family, rules.table, owned, written);
+        }
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {
@@ -186,6 +194,33 @@ impl Observer for Reporter {
         if self.unprogrammed.remove(&family) && self.unprogrammed.is_empty() {
             self.is_ready();
         }
+    }
+
+    fn left_out(&mut self, family: Family, refusals: &[Refusal]) {
+        let now: BTreeSet<(Family, PortKey)> = refusals
+            .iter()
+            .map(|refusal| (family, refusal.key.clone()))
+            .collect();
+        for Refusal { key, message } in refusals {
+            if self.left_out.contains(&(family, key.clone())) {
+                continue;
+            }
+            tracing::error!(ipFamily = %family, servicePortName = %key, err = message, "The kernel refuses this Service port; all others are programmed");
+            if let Some(recorder) = &self.recorder {
+                recorder.record(&Report {
+                    regarding: Regarding::Service {
+                        namespace: key.service.namespace().to_owned(),
+                        name: key.service.name().to_owned(),
+                    },
+                    severity: kubernetes::Severity::Warning,
+                    reason: "FailedToProgram",
+                    action: services::EVENT_ACTION,
+                    note: format!("{key}: {message}"),
+                });
+            }
+        }
+        self.left_out.retain(|(other, _)| *other != family);
+        self.left_out.extend(now);
     }
 
     fn cleared(&mut self, cleared: &Cleared) {

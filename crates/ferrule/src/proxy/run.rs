@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ferrule_core::model::Family;
 use ferrule_dataplane::host::{self, Host};
+use ferrule_dataplane::iptables;
 use jiff::tz::TimeZone;
 use tokio::runtime::{self, Handle};
 use tokio::sync::mpsc;
@@ -32,7 +33,7 @@ use crate::config::{Config, Mode};
 use crate::follow::Follow;
 use crate::health::proxy::ProxyHealth;
 use crate::logging;
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, Metrics, PacketCounter};
 use crate::moment::{Clock, Moment};
 use crate::sync::{Input, Limits, Sync};
 use crate::watch::kubernetes::Report;
@@ -42,6 +43,7 @@ const CHANNEL: usize = 64;
 
 /// Runs until a signal, a fatal error, or a configuration that needs a new start.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    host::be_frugal();
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -58,6 +60,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         .filter(|family| host.supports(*family))
         .collect();
     let dataplanes = Dataplanes::open(options, &families)?;
+    let families = dataplanes.families();
     if !options.dry_run {
         prepare(&host, &options.config)?;
     }
@@ -123,14 +126,13 @@ impl<'a> Program<'a> {
         let host_name = super::os_hostname()?;
         let cluster = Cluster::open(options, &node_name, host_name.trim(), &metrics, &sender)?;
         let name = node_name.as_str().into();
-        let (own, doubts) = (dataplanes.own, sender.clone());
+        let (guard, doubts) = (dataplanes.guard, sender.clone());
+        let (mode, counted) = (config.mode(), metrics.clone());
+        let dry_run = options.dry_run;
         let when_programmed = move || {
-            if own.is_empty() {
-                return;
-            }
-            if let Err(error) = dataplanes::listen(own, doubts) {
-                let err = whole(&error);
-                tracing::error!(err, "Changes that others make to the rules go unnoticed");
+            guard.start(doubts);
+            if !dry_run {
+                settle_in(mode, &counted);
             }
         };
         let reporter = Reporter {
@@ -150,6 +152,7 @@ impl<'a> Program<'a> {
             unprogrammed: families.iter().copied().collect(),
             told: BTreeSet::new(),
             config: shared.clone(),
+            left_out: BTreeSet::new(),
             checked: false,
             supported: families.to_vec(),
             complained: Vec::new(),
@@ -225,6 +228,20 @@ impl<'a> Program<'a> {
             }
         });
         *self.shared.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+}
+
+/// What can wait until everything is programmed.
+fn settle_in(mode: Mode, metrics: &Metrics) {
+    let counts = |counter: &PacketCounter| iptables::packets(counter.object()).is_ok();
+    if mode == Mode::Iptables && PacketCounter::ALL.iter().any(counts) {
+        metrics.read_packets_with(Box::new(iptables::packets));
+    }
+    // Looking for other modes' rules may take long where there are many rules of others.
+    let thread = thread::Builder::new().name("sweep".to_owned());
+    if let Err(error) = thread.spawn(move || dataplanes::sweep(mode)) {
+        let err = whole(&error);
+        tracing::error!(err, "Rules of other modes stay where they are");
     }
 }
 

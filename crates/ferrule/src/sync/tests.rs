@@ -72,6 +72,12 @@ impl Observer for Diary {
         ));
     }
 
+    fn left_out(&mut self, family: Family, refusals: &[Refusal]) {
+        for refusal in refusals {
+            self.note(format!("left out {family} {}", refusal.key));
+        }
+    }
+
     fn cleared(&mut self, cleared: &Cleared) {
         self.note(format!("cleared {} {:?}", cleared.family, cleared.result));
     }

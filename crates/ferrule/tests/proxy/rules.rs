@@ -31,10 +31,23 @@ fn ruleset() -> String {
     tables.concat()
 }
 
-fn start(extra: &[&str]) -> Proxy {
-    let proxy = Proxy::with_rules(&examples(), extra);
+const NFTABLES: &str = "--proxy-mode=nftables";
+const IPTABLES: &str = "--proxy-mode=iptables";
+
+fn start(mode: &str, extra: &[&str]) -> Proxy {
+    let proxy = Proxy::with_rules(&examples(), &[&[mode], extra].concat());
     proxy.ready();
     proxy
+}
+
+/// Rules of kube-proxy's in the tables of iptables. One of its chains is also kubelet's and stays.
+fn iptables_rules() -> usize {
+    ["iptables-save", "ip6tables-save"]
+        .map(|save| run(save, &[]))
+        .join("")
+        .lines()
+        .filter(|line| line.contains("KUBE-") && !line.contains("KUBE-FIREWALL"))
+        .count()
 }
 
 /// Steps written so far in both families.
@@ -52,7 +65,7 @@ fn steps(proxy: &Proxy) -> u64 {
 #[test]
 fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
     in_namespace(|| {
-        let mut first = start(&[]);
+        let mut first = start(NFTABLES, &[]);
         assert!(steps(&first) > 100);
         let rules = ruleset();
         assert!(rules.contains("shop/checkout:https"), "{rules}");
@@ -60,11 +73,11 @@ fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
         first.wait();
         assert_eq!(ruleset(), rules);
 
-        let mut second = start(&[]);
+        let mut second = start(NFTABLES, &[]);
         assert_eq!(steps(&second), 0);
         second.signal("KILL");
         second.wait();
-        let third = start(&[]);
+        let third = start(NFTABLES, &[]);
         assert_eq!(steps(&third), 0);
         assert_eq!(ruleset(), rules);
     });
@@ -73,7 +86,7 @@ fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
 #[test]
 fn what_others_do_to_our_rules_is_undone() {
     in_namespace(|| {
-        let proxy = start(&["--iptables-min-sync-period=0s"]);
+        let proxy = start(NFTABLES, &["--iptables-min-sync-period=0s"]);
         let rules = ruleset();
         let healed = |what: &str| {
             until(&format!("healed after {what}"), || {
@@ -102,18 +115,86 @@ fn what_others_do_to_our_rules_is_undone() {
 }
 
 #[test]
-fn cleanup_removes_the_tables_without_an_api_server() {
+fn core_015_cleanup_removes_the_rules_of_all_modes_without_an_api_server() {
     in_namespace(|| {
-        let mut proxy = start(&[]);
-        proxy.signal("TERM");
-        proxy.wait();
+        for mode in [IPTABLES, NFTABLES] {
+            let mut proxy = start(mode, &[]);
+            proxy.signal("KILL");
+            proxy.wait();
+        }
         run("nft", &["add", "table", "ip", "somebody-elses"]);
         assert!(ruleset().contains("table ip6 kube-proxy"));
-        let (code, _, err) = fails(&["--cleanup", "--proxy-mode=nftables"]);
+        let (code, _, err) = fails(&["--cleanup", NFTABLES]);
         assert_eq!(code, Some(0), "{err}");
-        assert_eq!(ruleset().trim(), "table ip somebody-elses {\n}");
+        let left = ruleset();
+        assert!(!left.contains("table ip kube-proxy"), "{left}");
+        assert!(!left.contains("table ip6 kube-proxy"), "{left}");
+        assert!(left.contains("table ip somebody-elses"), "{left}");
+        assert_eq!(iptables_rules(), 0, "{left}");
         let (code, _, err) = fails(&["--cleanup"]);
         assert_eq!(code, Some(0), "twice is as good as once: {err}");
+    });
+}
+
+#[test]
+fn core_015_cleanup_tells_of_failures_and_exits_1() {
+    in_namespace(|| {
+        let mut proxy = start(NFTABLES, &[]);
+        proxy.signal("KILL");
+        proxy.wait();
+        let output = Command::new("setpriv")
+            .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
+            .arg(env!("CARGO_BIN_EXE_ferrule"))
+            .args(["proxy", "--cleanup"])
+            .output()
+            .unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        let told = "encountered an error while tearing down rules";
+        assert!(err.contains(told), "{err}");
+        assert!(ruleset().contains("table ip kube-proxy"));
+    });
+}
+
+#[test]
+fn core_017_a_mode_clears_what_another_left_once_it_is_programmed() {
+    in_namespace(|| {
+        let mut first = start(IPTABLES, &[]);
+        assert!(iptables_rules() > 50);
+        first.signal("TERM");
+        first.wait();
+        let mut second = start(NFTABLES, &[]);
+        until("the rules of iptables are gone", || {
+            (iptables_rules() == 0).then_some(())
+        });
+        second.signal("TERM");
+        second.wait();
+        assert!(ruleset().contains("table ip6 kube-proxy"));
+        let _third = start(IPTABLES, &[]);
+        until("the tables of nftables are gone", || {
+            (!ruleset().contains("kube-proxy {")).then_some(())
+        });
+        assert!(iptables_rules() > 50);
+    });
+}
+
+#[test]
+fn in_mode_iptables_a_restart_writes_nothing_and_a_flush_is_undone() {
+    in_namespace(|| {
+        let quick = ["--iptables-min-sync-period=0s", "--iptables-sync-period=1s"];
+        let mut first = start(IPTABLES, &quick);
+        assert!(steps(&first) > 50);
+        let rules = iptables_rules();
+        first.signal("TERM");
+        first.wait();
+        assert_eq!(iptables_rules(), rules);
+        let second = start(IPTABLES, &quick);
+        assert_eq!(steps(&second), 0);
+        run("iptables", &["-t", "nat", "-F"]);
+        assert!(iptables_rules() < rules);
+        until("all rules are back", || {
+            (iptables_rules() == rules).then_some(())
+        });
     });
 }
 
@@ -156,9 +237,11 @@ fn a_changed_manifest_is_programmed_and_a_broken_one_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(examples()).unwrap() {
             let entry = entry.unwrap();
-            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+            }
         }
-        let proxy = Proxy::with_rules(folder.path(), &["--iptables-min-sync-period=0s"]);
+        let proxy = Proxy::with_rules(folder.path(), &[NFTABLES, "--iptables-min-sync-period=0s"]);
         proxy.ready();
         let services = folder.path().join("services.yaml");
         let text = std::fs::read_to_string(&services).unwrap();

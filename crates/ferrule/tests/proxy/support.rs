@@ -107,7 +107,7 @@ impl Proxy {
             .arg("proxy")
             .args(addresses)
             .args(UNTOUCHED)
-            .args(["--hostname-override=node-a", "--proxy-mode=nftables"])
+            .arg("--hostname-override=node-a")
             .args(["--nodeport-addresses=192.0.2.0/24", "--manifests"])
             .arg(manifests)
             .args(extra);

@@ -75,6 +75,31 @@ fn a_dump_that_is_always_interrupted_is_given_up() {
 }
 
 #[test]
+fn an_interrupted_dump_that_reads_the_same_twice_is_taken_where_that_is_enough() {
+    let (script, mut exchange) = start();
+    let mut settled = || {
+        exchange.dump_settled(
+            1,
+            |_| {},
+            |message, all: &mut Vec<u8>| {
+                all.extend(message.body.first());
+                Ok(())
+            },
+        )
+    };
+    for kind in [1, 2, 2] {
+        script.answer(Answer::Interrupt(vec![datagram(&[kind])]));
+    }
+    assert_eq!(settled().unwrap(), [2]);
+    assert_eq!(script.take_requests().len(), 3);
+    // Nothing is not enough, however often.
+    for _ in 0..10 {
+        script.answer(Answer::Interrupt(vec![]));
+    }
+    assert!(matches!(settled(), Err(RequestError::Interrupted)));
+}
+
+#[test]
 fn a_refusal_says_why() {
     let (script, mut exchange) = start();
     let refuse = |errno| Answer::Refuse { message: 0, errno };
