@@ -45,7 +45,7 @@ fn programs(flavour: Flavour, restore: &str) -> TempDir {
 
 fn scene(programs: &Path) -> Scene {
     let xt = Xt::open_in(Some(programs), ferrule_kernel::Family::V4).unwrap();
-    Scene::over(Family::V4, settings(&["10.1.0.0/16"]), xt)
+    Scene::over(Family::V4, settings(&["10.1.0.0/16"]), xt).by_programs()
 }
 
 fn refused(scene: &Scene) -> Vec<String> {
