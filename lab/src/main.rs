@@ -214,7 +214,7 @@ fn test(stories: &Stories) -> Result<ExitCode> {
     cage::run(&mut inner, |_| {})
 }
 
-/// As [`test`], for random clusters.
+/// As [`test()`], for random clusters.
 fn differ(clusters: &Clusters) -> Result<ExitCode> {
     cage::require_root()?;
     let worlds = clusters.worlds()?;
