@@ -107,15 +107,24 @@ fn stays(&(_, to, protocol): &CellKey, pod: &str, then: &State, now: &State) -> 
     let (Some((was, old_port)), Some((is, port))) = (owner(then), owner(now)) else {
         return false;
     };
-    let ready = |service: &Service| {
-        let own: Vec<_> = service.endpoints().filter(|e| e.pod == pod).collect();
-        own.len() == 1 && own[0].condition == Condition::Ready && own[0].only.is_none()
+    // In one slice, and ready.
+    let place = |service: &Service| {
+        let groups = service.groups.iter();
+        let all = groups.flat_map(|group| group.endpoints.iter().map(|e| (group.number, e)));
+        let own: Vec<_> = all.filter(|(_, endpoint)| endpoint.pod == pod).collect();
+        match own[..] {
+            [(number, e)] if e.condition == Condition::Ready && e.only.is_none() => Some(number),
+            _ => None,
+        }
     };
     was.name == is.name
         && was.affinity == is.affinity
         && old_port == port
+        // One that moves between slices is in neither for a moment.
+        && place(&was).is_some()
+        && place(&was) == place(&is)
         && [&was, &is].into_iter().all(|service| {
-            ready(service) && matrix::is_even(service) && targets(service).is_empty()
+            matrix::is_even(service) && targets(service).is_empty()
         })
 }
 

@@ -25,19 +25,22 @@ pub fn tell(history: &[State], differences: &[Difference], reference: usize) -> 
             .keys()
             .filter(|path| !now.contains_key(*path))
             .collect();
+        let mut applied = String::new();
+        if number == 0 && hints(history) {
+            zones(&mut applied)?;
+        }
+        for item in items.iter().filter(|item| !items_before.contains(*item)) {
+            write_item(&mut applied, item)?;
+        }
+        if !applied.is_empty() {
+            write!(text, "- apply:\n{applied}")?;
+        }
         if !gone.is_empty() {
             let gone: Vec<_> = gone
                 .iter()
                 .filter_map(|path| word(&before[*path]))
                 .collect();
             writeln!(text, "- delete: [{}]", gone.join(", "))?;
-        }
-        writeln!(text, "- apply:")?;
-        if number == 0 && hints(history) {
-            zones(&mut text)?;
-        }
-        for item in items.iter().filter(|item| !items_before.contains(*item)) {
-            write_item(&mut text, item)?;
         }
         before = now;
         items_before = items;
