@@ -3,9 +3,9 @@
 //! The lab has a Service of its own. It is moved to a new port, and its endpoint to another port:
 //! when the new port answers from the new endpoint, on every node of every world and in both
 //! families, then whatever was written to Services and EndpointSlices before has been programmed,
-//! because both watches keep the order of writing. It is moved twice. A proxy does one sync after
-//! the other, so the second move shows that everything that follows the first sync is done too:
-//! forgotten flows, health checks, metrics.
+//! because both watches keep the order of writing. Then its port is moved once more. A proxy does
+//! one sync after the other, so the second move shows that everything that follows the first sync
+//! is done too: forgotten flows, health checks, metrics.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,20 +33,29 @@ const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The sentinel's position.
 #[derive(Default)]
 pub struct Barrier {
-    moves: u16,
+    port: u16,
+    endpoint: usize,
 }
 
 impl Barrier {
     /// Returns when every proxy is up to date.
     pub fn pass(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
         self.move_once(api, worlds)?;
-        self.move_once(api, worlds)
+        self.move_port(api, worlds)
     }
 
     /// Returns when everything written before is in the rules of every proxy.
     pub fn move_once(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
-        self.moves = (self.moves + 1) % 10000;
-        self.place(api)?;
+        self.endpoint = (self.endpoint + 1) % PORTS.len();
+        for family in Family::BOTH {
+            api.apply(&slice(family, PORTS[self.endpoint]))?;
+        }
+        self.move_port(api, worlds)
+    }
+
+    fn move_port(&mut self, api: &Api, worlds: &mut [World]) -> Result<()> {
+        self.port = (self.port + 1) % 10000;
+        api.apply(&service(FIRST_PORT + self.port))?;
         self.wait(worlds)
     }
 
@@ -77,21 +86,9 @@ impl Barrier {
         self.pass(api, worlds)
     }
 
-    fn place(&self, api: &Api) -> Result<()> {
-        let port = self.endpoint();
-        for family in Family::BOTH {
-            api.apply(&slice(family, port))?;
-        }
-        api.apply(&service(FIRST_PORT + self.moves))
-    }
-
-    fn endpoint(&self) -> u16 {
-        PORTS[usize::from(self.moves % 2)]
-    }
-
     fn wait(&self, worlds: &mut [World]) -> Result<()> {
-        let port = FIRST_PORT + self.moves;
-        let endpoint = self.endpoint();
+        let port = FIRST_PORT + self.port;
+        let endpoint = PORTS[self.endpoint];
         let arrived = each(worlds, |world, node, family| {
             let to: SocketAddr = match family {
                 Family::V4 => format!("{}:{port}", ADDRESSES[0]),

@@ -23,9 +23,9 @@ const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 const DATA: &str = "/run/lab";
 /// The API server needs a few seconds here; a busy machine needs more.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The controllers that make what a proxy reads.
-const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
-                           service-cidr-controller";
+/// The controllers that make what a proxy reads. The one for ServiceCIDRs makes nothing: it would
+/// only hold back their deletion for ten seconds.
+const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller";
 
 /// A running control plane.
 pub struct Control {

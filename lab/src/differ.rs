@@ -26,7 +26,7 @@ use crate::lab::Lab;
 use crate::plan::{self, Family};
 use crate::probe::{self, Answers};
 use crate::story::short::Memory;
-use crate::{api, os};
+use crate::{api, os, rules};
 use ask::Asker;
 use cluster::State;
 use matrix::{Cell, CellKey, Difference};
@@ -262,6 +262,7 @@ impl<'a> Differ<'a> {
             })
             .collect();
         differences.extend(self.health(past)?);
+        differences.extend(self.rules()?);
         self.tally.asking += begun.elapsed();
         let met = Met::of(&cells, &answers);
         let answers = answers.into_iter().map(|world| by_cell(&cells, world));
@@ -320,6 +321,19 @@ impl<'a> Differ<'a> {
             }
         }
         Ok(differences)
+    }
+
+    /// What `iptables-save` prints on every node.
+    fn rules(&self) -> Result<Vec<Difference>> {
+        let worlds: Vec<_> = self.lab.worlds.iter().collect();
+        let differences = rules::compare(&worlds)?.into_iter();
+        let told = differences.map(|difference| Difference {
+            what: difference.what,
+            cell: None,
+            shown: difference.shown,
+            answers: Vec::new(),
+        });
+        Ok(told.collect())
     }
 
     /// Cuts a failing cluster down and tells it.

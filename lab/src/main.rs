@@ -20,6 +20,7 @@ mod cage;
 mod control;
 mod differ;
 mod lab;
+mod legacy;
 mod netns;
 mod os;
 mod plan;
@@ -27,6 +28,7 @@ mod pod;
 mod probe;
 mod process;
 mod race;
+mod rules;
 mod story;
 mod teller;
 mod test;
@@ -88,12 +90,9 @@ enum Verb {
 
 #[derive(Args, Clone)]
 struct Worlds {
-    /// The worlds to build.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "ferrule/nftables,kube-proxy/nftables"
-    )]
+    /// The worlds to build, such as ferrule/nftables; stories are told in all there are unless some
+    /// are named, and a lab that stays up has two.
+    #[arg(long, value_delimiter = ',')]
     worlds: Vec<WorldKey>,
     /// The program to test; by default the one beside this program.
     #[arg(long)]
@@ -123,6 +122,9 @@ struct Clusters {
     ferrule: Option<PathBuf>,
 }
 
+/// Every mode there are worlds for.
+const MODES: [&str; 3] = ["nftables", "iptables", "iptables-legacy"];
+
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
         Ok(code) => code,
@@ -136,13 +138,17 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build => println!("{}", tools::build()?.display()),
-        Verb::Up(worlds) => {
+        Verb::Up(mut worlds) => {
+            worlds.unless_named(&["nftables"])?;
             Tools::ensure(worlds.ferrule.clone())?;
             up::up(&worlds.arguments())?;
         }
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
-        Verb::Test(stories) => return test(&stories),
+        Verb::Test(mut stories) => {
+            stories.worlds.unless_named(&MODES)?;
+            return test(&stories);
+        }
         Verb::Differ(clusters) => return differ(&clusters),
         Verb::Race(options) => return race(&options),
         Verb::Run(options) => {
@@ -170,6 +176,18 @@ fn run(verb: Verb) -> Result<ExitCode> {
 }
 
 impl Worlds {
+    /// Both programs in these modes, where no worlds were named.
+    fn unless_named(&mut self, modes: &[&str]) -> Result<()> {
+        if self.worlds.is_empty() {
+            for mode in modes {
+                for program in ["ferrule", "kube-proxy"] {
+                    self.worlds.push(format!("{program}/{mode}").parse()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The same as words of a command line.
     fn arguments(&self) -> Vec<String> {
         let worlds: Vec<_> = self.worlds.iter().map(ToString::to_string).collect();
@@ -261,5 +279,18 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn stories_are_told_everywhere_unless_worlds_are_named() {
+        let mut worlds = Worlds {
+            worlds: Vec::new(),
+            ferrule: None,
+        };
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.worlds.len(), 2 * MODES.len());
+        worlds.worlds.truncate(1);
+        worlds.unless_named(&MODES).unwrap();
+        assert_eq!(worlds.arguments(), ["--worlds=ferrule/nftables"]);
     }
 }

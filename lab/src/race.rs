@@ -274,7 +274,10 @@ impl Race {
                 self.options.changes.min(20)
             };
             figures.extend(changes::single(&lane, &mode, &self.cluster, changes)?);
-            self.tell(&figures, &["change p50", "change p99", "echo p50"]);
+            self.tell(
+                &figures,
+                &["change p50", "change p99", "echo p50", "part p50"],
+            );
             if size == self.options.services {
                 let others = self.everything_else(&lane, contender, &mut process)?;
                 figures.extend(others);

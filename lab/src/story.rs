@@ -30,6 +30,10 @@ pub struct Story {
     /// Modes it is about; none means all.
     #[serde(default)]
     pub modes: Vec<String>,
+    /// The row of docs/parity.md that says why ferrule and kube-proxy have different rules of
+    /// iptables here; without it they are the same.
+    #[serde(default)]
+    pub rules: Option<String>,
     /// Configuration of the proxies that differs from the lab's.
     #[serde(default)]
     pub settings: Value,
@@ -134,9 +138,11 @@ impl TryFrom<Written> for Expectation {
 }
 
 impl Expectation {
-    /// What must be seen in a world. The most specific selector counts.
+    /// What must be seen in a world. The most specific selector counts; what is said of iptables
+    /// holds for both of its flavours.
     pub fn outcome(&self, world: &WorldKey) -> &str {
-        [&world.to_string(), &world.program, &world.mode]
+        let in_mode = format!("{}/{}", world.program, world.mode);
+        [&world.to_string(), &in_mode, &world.program, &world.mode]
             .into_iter()
             .find_map(|selector| self.otherwise.get(selector))
             .unwrap_or(&self.outcome)
@@ -185,7 +191,8 @@ impl Story {
             Step::Send(lines) => lines.values().collect(),
             _ => Vec::new(),
         });
-        expectations.filter_map(|expectation| expectation.differs.as_deref())
+        let of_lines = expectations.filter_map(|expectation| expectation.differs.as_deref());
+        of_lines.chain(self.rules.as_deref())
     }
 
     /// Whether it is about this mode.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::lab::Lab;
@@ -21,7 +21,7 @@ use crate::story::line::Packet;
 use crate::story::short::Memory;
 use crate::story::{Expectation, Step, Story};
 use crate::world::{Who, World};
-use crate::{api, os, plan};
+use crate::{api, os, plan, rules};
 use check::Look;
 use flows::Flows;
 use nodes::Nodes;
@@ -54,6 +54,8 @@ struct Scene {
     flows: Flows,
     /// The other program was in the proxies' place.
     swapped: bool,
+    /// Rules were seen to be different.
+    differed: bool,
     /// Targets that were sent to, and by whom.
     targets: BTreeSet<(String, SocketAddr, Protocol)>,
 }
@@ -88,8 +90,15 @@ impl Teller {
             .enumerate()
             .try_for_each(|(number, step)| {
                 self.step(story, step, &mut scene)
+                    .and_then(|()| self.compare_rules(story, step, &mut scene))
                     .with_context(|| format!("step {}", number + 1))
             });
+        let told = told.and_then(|()| match &story.rules {
+            Some(row) if self.has_rules(&scene) && !scene.differed => {
+                bail!("rules of iptables are always the same, whatever {row} says")
+            }
+            _ => Ok(()),
+        });
         let swapped = scene.swapped;
         let cleared = self.clear(story, scene).context("after the story");
         let result = told.and(cleared);
@@ -157,6 +166,29 @@ impl Teller {
             }
             Step::Run(commands) => self.run(commands, scene),
         }
+    }
+
+    /// After whatever may change rules, worlds in iptables mode must have the same ones.
+    fn compare_rules(&self, story: &Story, step: &Step, scene: &mut Scene) -> Result<()> {
+        if !matches!(step, Step::Apply(_) | Step::Delete(_) | Step::Restart(_)) {
+            return Ok(());
+        }
+        let worlds = self.worlds(scene);
+        if story.rules.is_some() {
+            scene.differed |= !rules::look(&worlds)?.is_empty();
+            return Ok(());
+        }
+        fail(rules::report(&rules::compare(&worlds)?, &worlds))
+    }
+
+    /// Whether there is something to compare.
+    fn has_rules(&self, scene: &Scene) -> bool {
+        let worlds = self.worlds(scene);
+        let of = |program: &str| {
+            let mut worlds = worlds.iter().filter(|world| rules::is_about(world));
+            worlds.any(|world| world.key.program == program)
+        };
+        of("ferrule") && of("kube-proxy")
     }
 
     fn apply(&mut self, story: &Story, items: &[Value], scene: &mut Scene) -> Result<()> {

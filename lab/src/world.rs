@@ -11,6 +11,7 @@
 //! IPv6 is the same throughout. Each node also has a link to the control plane.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -28,13 +29,15 @@ use crate::plan::{self, HOSTS, Host, Kind};
 use crate::pod::Servers;
 use crate::process::Process;
 use crate::tools::Tools;
-use crate::{barrier, cage, control, os};
+use crate::{barrier, cage, control, legacy, os};
 
-/// Which program in which mode, such as `ferrule/nftables`.
+/// Which program in which mode, such as `ferrule/nftables`. `iptables-legacy` is the mode iptables
+/// with that flavour of it; `iptables` is whatever the machine has under that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorldKey {
     pub program: String,
     pub mode: String,
+    pub legacy: bool,
 }
 
 impl FromStr for WorldKey {
@@ -45,26 +48,35 @@ impl FromStr for WorldKey {
         if !["ferrule", "kube-proxy"].contains(&program) {
             bail!("{program} is neither ferrule nor kube-proxy");
         }
+        let legacy = mode == "iptables-legacy";
+        let mode = if legacy { "iptables" } else { mode };
         if !["nftables", "iptables"].contains(&mode) {
             bail!("no world knows the mode {mode}");
         }
         Ok(Self {
             program: program.to_owned(),
             mode: mode.to_owned(),
+            legacy,
         })
     }
 }
 
 impl fmt::Display for WorldKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.program, self.mode)
+        write!(f, "{}/{}", self.program, self.variety())
     }
 }
 
 impl WorldKey {
+    /// The mode, and the flavour where there are several.
+    pub fn variety(&self) -> String {
+        let flavour = if self.legacy { "-legacy" } else { "" };
+        format!("{}{flavour}", self.mode)
+    }
+
     /// As part of a file name.
     fn slug(&self) -> String {
-        format!("{}-{}", self.program, self.mode)
+        self.to_string().replace('/', "-")
     }
 }
 
@@ -84,6 +96,8 @@ pub struct World {
     pods: BTreeMap<&'static str, Servers>,
     proxies: BTreeMap<&'static str, Process>,
     folder: PathBuf,
+    /// Where its proxies look for programs, if not where everybody does.
+    search_path: Option<OsString>,
     runtime: Handle,
     _sentinel: Servers,
 }
@@ -99,8 +113,10 @@ impl World {
         }
         connect(&places, number)?;
         let sentinel = Servers::start("sentinel", &barrier::PORTS, &places["wire"], runtime)?;
+        let search_path = key.legacy.then(|| legacy::search_path(folder));
         let mut world = Self {
             key,
+            search_path: search_path.transpose()?,
             places,
             pods: BTreeMap::new(),
             proxies: BTreeMap::new(),
@@ -116,6 +132,11 @@ impl World {
     pub fn place(&self, name: &str) -> Result<&Netns> {
         let place = self.places.get(name);
         place.with_context(|| format!("there is no host {name}"))
+    }
+
+    /// Where programs of this world are looked for, if not where everybody looks.
+    pub fn search_path(&self) -> Option<&OsStr> {
+        self.search_path.as_deref()
     }
 
     /// Lets a pod answer. One that does already goes on.
@@ -174,6 +195,9 @@ impl World {
         command
             .arg(format!("--config={}", file.display()))
             .arg(format!("--hostname-override={}", node.name));
+        if let Some(path) = &self.search_path {
+            command.env("PATH", path);
+        }
         place.run(|| {
             // A /run of its own: the lock of iptables is a file there, and worlds must not wait
             // for each other.
@@ -362,6 +386,9 @@ mod tests {
     fn a_world_is_named_by_program_and_mode() {
         let key: WorldKey = "kube-proxy/nftables".parse().unwrap();
         assert_eq!(key.to_string(), "kube-proxy/nftables");
+        let legacy: WorldKey = "ferrule/iptables-legacy".parse().unwrap();
+        assert_eq!(legacy.to_string(), "ferrule/iptables-legacy");
+        assert_eq!((legacy.mode.as_str(), legacy.legacy), ("iptables", true));
         assert!("nftables".parse::<WorldKey>().is_err());
         assert!("haproxy/nftables".parse::<WorldKey>().is_err());
     }

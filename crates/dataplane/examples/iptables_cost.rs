@@ -1,7 +1,9 @@
-//! What iptables mode costs, in a network of its own: `iptables_cost <services> <endpoints>`.
+//! What iptables mode costs, in a network of its own: `iptables_cost <services> <endpoints> [way…]`.
 //!
-//! First everything is written, then looked at again, then single endpoints come and go. Run it as
-//! root.
+//! First everything is written, then looked at again, then single endpoints come and go, in the
+//! legacy flavour, in the nft flavour directly, and in that one by programs. Beside the time that
+//! went by stands the time that this thread worked, which matters on a busy machine; what programs
+//! worked is not in it. Run it as root.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -26,24 +28,33 @@ use ferrule_kernel::netns;
 use ferrule_kernel::xt::{Flavour, Xt};
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).map(|word| word.parse().unwrap());
-    let services: u32 = numbers.next().unwrap_or(1000);
-    let endpoints: u32 = numbers.next().unwrap_or(5);
-    for flavour in [Flavour::Legacy, Flavour::Nft] {
-        netns::isolated(|| measure(flavour, services, endpoints)).unwrap();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default| words.get(at).map_or(default, |word| word.parse().unwrap());
+    let (services, endpoints) = (number(0, 1000), number(1, 5));
+    for way in ["legacy", "directly", "programs"] {
+        if words.len() < 3 || words.iter().any(|word| word == way) {
+            netns::isolated(|| measure(way, services, endpoints)).unwrap();
+        }
     }
 }
 
-fn measure(flavour: Flavour, services: u32, endpoints: u32) {
+fn measure(way: &str, services: u32, endpoints: u32) {
+    let flavour = match way {
+        "legacy" => Flavour::Legacy,
+        _ => Flavour::Nft,
+    };
     let xt = Xt::open_as(flavour, ferrule_kernel::Family::V4).unwrap();
     let mut dataplane = Iptables::new(Family::V4, Options::default(), xt);
+    if way == "programs" {
+        dataplane = dataplane.by_programs();
+    }
     let mut cluster = Cluster::new();
     for number in 0..services {
         cluster.put(Object::Service(service(number)));
         cluster.put(Object::Slice(slice(number, 0, endpoints)));
     }
     cluster.take();
-    println!("{flavour:?}, {services} Services with {endpoints} endpoints");
+    println!("{way}, {services} Services with {endpoints} endpoints");
     time("  everything", || {
         cluster.apply(&mut dataplane, Scope::Whole)
     });
@@ -65,10 +76,18 @@ fn measure(flavour: Flavour, services: u32, endpoints: u32) {
 }
 
 fn time(what: &str, f: impl FnOnce() -> usize) {
-    let begun = Instant::now();
+    let (begun, worked) = (Instant::now(), work());
     let steps = f();
     let took = begun.elapsed().as_secs_f64() * 1000.0;
-    println!("{what}: {took:.1} ms, {steps} steps");
+    let worked = work() - worked;
+    println!("{what}: {took:.1} ms, of these {worked:.1} worked, {steps} steps");
+}
+
+/// How many milliseconds this thread has worked.
+fn work() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos: f64 = text.split(' ').next().unwrap().parse().unwrap();
+    nanos / 1e6
 }
 
 struct Cluster {

@@ -1,8 +1,9 @@
 //! Services as iptables rules: kube-proxy's own chains, names and remarks.
 //!
-//! In: [`Work`]. Out: text for `iptables-restore` with what differs. `render` draws each exposure
-//! by itself, so that a change costs what changed; `diff` turns two drawings, or a drawing and what
-//! `iptables-save` prints, into steps; `document` writes them as text; `apply` sends them.
+//! In: [`Work`]. Out: what differs, as transactions of `nf_tables` where that is the flavour, or as
+//! text for `iptables-restore`. `render` draws each exposure by itself, so that a change costs what
+//! changed; `diff` turns two drawings, or a drawing and what is there, into steps; `pack` makes
+//! transactions of them, `document` text; `apply` sends them by `tables`.
 //!
 //! The layout is kube-proxy's: `KUBE-SERVICES` leads from addresses to `KUBE-SVC-…` and
 //! `KUBE-EXT-…`, they choose a `KUBE-SEP-…`, and that one translates. `iptables-save` of either
@@ -21,20 +22,29 @@ use crate::said;
 
 mod apply;
 mod canary;
+mod census;
 mod cleanup;
 mod diff;
 mod document;
+mod encode;
+mod entries;
 mod installed;
 mod isolate;
+mod link;
+mod listen;
+mod listing;
 mod names;
+mod pack;
 mod render;
+mod rows;
 mod rule;
 mod ruleset;
-mod sha256;
 mod statics;
+mod tables;
 
 pub use apply::Iptables;
 pub use canary::Canary;
+pub use listen::Listener;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,5 +87,5 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
     let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
     let all = desired.exposures(family).into_iter();
     let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
-    diff::whole(&installed::Installed::default(), &wanted, family).text()
+    diff::whole(&installed::Installed::new(family), &wanted).text()
 }

@@ -5,7 +5,7 @@
 //! [`ApplyError::recovery`], so that no caller looks at error codes.
 
 use ferrule_core::desired::{Desired, FamilyDelta};
-use ferrule_core::model::{Family, PortKey};
+use ferrule_core::model::{Family, PortKey, Protocol};
 use ferrule_kernel::exchange::RequestError;
 
 pub mod conntrack;
@@ -30,6 +30,22 @@ pub trait Dataplane: Send {
     fn refused(&self) -> Vec<Refusal> {
         Vec::new()
     }
+
+    /// How many rules there are since the last success; nothing where rules are not counted.
+    fn rules(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+}
+
+/// Rules in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Its name.
+    pub table: &'static str,
+    /// Rules that are ours.
+    pub owned: usize,
+    /// Those that the last success wrote.
+    pub written: usize,
 }
 
 /// A Service port that is not programmed, so that all others could be.
@@ -110,6 +126,15 @@ const fn kernel_family(family: Family) -> ferrule_kernel::Family {
     match family {
         Family::V4 => ferrule_kernel::Family::V4,
         Family::V6 => ferrule_kernel::Family::V6,
+    }
+}
+
+/// A protocol's number in packets.
+const fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
     }
 }
 

@@ -17,7 +17,9 @@ use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Recovery, Refusal, Scope, Work};
+use ferrule_dataplane::{
+    Applied, ApplyError, Dataplane, Recovery, Refusal, RuleCount, Scope, Work,
+};
 
 mod pace;
 #[cfg(test)]
@@ -72,6 +74,8 @@ pub struct Synced<'a> {
     pub triggers: &'a [SystemTime],
     /// Sums after this sync.
     pub totals: Totals,
+    /// How many rules there are; nothing after a failure, or where they are not counted.
+    pub rules: &'a [RuleCount],
 }
 
 /// A look at tracked flows after a sync.
@@ -327,6 +331,7 @@ impl Lane {
             result: result.as_ref().copied(),
             triggers: if result.is_ok() { &self.triggers } else { &[] },
             totals: desired.totals(self.family),
+            rules: &self.dataplane.rules(),
         });
         match result {
             Ok(_) => {

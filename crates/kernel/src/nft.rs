@@ -16,6 +16,7 @@ use crate::wire::{Malformed, Message, Writer};
 mod batch;
 mod chain;
 mod commit;
+pub mod compat;
 mod element;
 pub mod expr;
 mod object;
@@ -32,6 +33,7 @@ mod watch;
 pub use batch::Batch;
 pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy, Rule};
 pub use commit::{BatchError, Commit};
+pub use compat::Extension;
 pub use element::{Element, Elements};
 pub use expr::{Expr, Reg};
 pub use object::{Generation, Held, Object};
@@ -141,11 +143,53 @@ impl<T: Transport> Nft<T> {
         family: Family,
         table: &str,
     ) -> Result<Vec<Held<Chain>>, RequestError> {
-        let name = |writer: &mut Writer| writer.text(chain_attr::TABLE, table);
-        self.list(msg::GETCHAIN, family, name, |object| match object {
-            Object::Chain(held) if *held.table == *table => Some(held),
-            _ => None,
-        })
+        let mut chains = self.all_chains(family)?;
+        chains.retain(|held| *held.table == *table);
+        Ok(chains)
+    }
+
+    /// One chain; `None` if there is no such chain.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn chain(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: &str,
+    ) -> Result<Option<Held<Chain>>, RequestError> {
+        let answer = self.exchange.one(
+            msg::GETCHAIN,
+            |writer| {
+                header(writer, family.number());
+                writer.text(chain_attr::TABLE, table);
+                writer.text(chain_attr::NAME, chain);
+            },
+            Object::read,
+        );
+        match answer {
+            Ok(Object::Chain(held)) => Ok(Some(held)),
+            Ok(_) => Err(RequestError::Malformed(Malformed("answer: no chain"))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The chains of all tables of a family, in order of creation.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn all_chains(&mut self, family: Family) -> Result<Vec<Held<Chain>>, RequestError> {
+        // The kernel would tell of all of them even if it were asked for those of one table.
+        self.list(
+            msg::GETCHAIN,
+            family,
+            |_| {},
+            |object| match object {
+                Object::Chain(held) => Some(held),
+                _ => None,
+            },
+        )
     }
 
     /// The rules of a table; those of one chain in order.
@@ -154,6 +198,29 @@ impl<T: Transport> Nft<T> {
     /// See [`RequestError`].
     pub fn rules(&mut self, family: Family, table: &str) -> Result<Vec<Held<Rule>>, RequestError> {
         let name = |writer: &mut Writer| writer.text(rule::TABLE, table);
+        self.list(msg::GETRULE, family, name, |object| match object {
+            Object::Rule(held) if *held.table == *table => Some(held),
+            _ => None,
+        })
+    }
+
+    /// The rules of one chain, in order.
+    ///
+    /// Of a table with many chains this is the way to read all: the kernel begins at the first
+    /// rule for every piece of an answer.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; a chain that does not exist is one, or has no rules.
+    pub fn rules_of(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: &str,
+    ) -> Result<Vec<Held<Rule>>, RequestError> {
+        let name = |writer: &mut Writer| {
+            writer.text(rule::TABLE, table);
+            writer.text(rule::CHAIN, chain);
+        };
         self.list(msg::GETRULE, family, name, |object| match object {
             Object::Rule(held) if *held.table == *table => Some(held),
             _ => None,

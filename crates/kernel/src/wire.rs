@@ -22,6 +22,8 @@ pub const NLM_F_REQUEST: u16 = 0x1;
 pub const NLM_F_MULTI: u16 = 0x2;
 /// Wants an acknowledgement.
 pub const NLM_F_ACK: u16 = 0x4;
+/// In a change: tell what came of it, as others are told.
+pub const NLM_F_ECHO: u16 = 0x8;
 /// In a dump: the kernel's state changed meanwhile.
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
 /// In a request: everything, not one thing.

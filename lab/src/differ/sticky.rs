@@ -120,6 +120,8 @@ fn stays(&(_, to, protocol): &CellKey, pod: &str, then: &State, now: &State) -> 
     was.name == is.name
         && was.affinity == is.affinity
         && old_port == port
+        // A port has a name only beside others, and another name makes it another port.
+        && (was.ports.len() == 1) == (is.ports.len() == 1)
         // One that moves between slices is in neither for a moment.
         && place(&was).is_some()
         && place(&was) == place(&is)

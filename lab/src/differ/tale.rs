@@ -121,7 +121,8 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn write_difference(text: &mut String, difference: &Difference, reference: usize) -> Result<()> {
-    let shown = difference.shown.join("; ");
+    // One remark may have several lines.
+    let shown = difference.shown.join("; ").replace('\n', "\n  #");
     let Some(cell) = difference.cell else {
         writeln!(text, "  # {}: {shown}", difference.what)?;
         return Ok(());

@@ -91,6 +91,18 @@ impl Book {
         self.between(|entry| Some((entry.sent, entry.seen?)))
     }
 
+    /// From the moment a bare watch heard of it to arrival: the program's own part, in seconds.
+    /// Below zero when the program heard of it first.
+    pub fn parts(&self) -> Vec<f64> {
+        let part = |entry: &Entry| {
+            let (seen, arrived) = (entry.seen?, entry.arrived?);
+            let late = arrived.saturating_duration_since(seen).as_secs_f64();
+            let early = seen.saturating_duration_since(arrived).as_secs_f64();
+            Some(late - early)
+        };
+        self.entries.iter().filter_map(part).collect()
+    }
+
     fn between(&self, moments: impl Fn(&Entry) -> Option<(Instant, Instant)>) -> Vec<Duration> {
         let span = |entry| {
             moments(entry).map(|(from, to): (Instant, Instant)| to.saturating_duration_since(from))
@@ -130,5 +142,8 @@ mod tests {
         book.see(1, now + Duration::from_millis(4));
         book.see(1, now + Duration::from_millis(6));
         assert_eq!(book.echoes(), [Duration::from_millis(4)]);
+        book.arrive(1, now + Duration::from_millis(3));
+        let parts: Vec<_> = book.parts().iter().map(|part| part.signum()).collect();
+        assert_eq!(parts, [-1.0]);
     }
 }

@@ -15,7 +15,7 @@ use super::arrivals::{Arrivals, lock};
 use super::book::Book;
 use super::lane::Lane;
 use super::load::{Cluster, FRESH};
-use super::spread::Spread;
+use super::spread::{Spread, middle};
 use super::{Figures, usage};
 use crate::os;
 use crate::process::Process;
@@ -44,12 +44,14 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
     }
     echo.task.abort();
     let book = arrivals.end()?;
+    let part = middle(book.parts()).map_or(f64::NAN, |(middle, ..)| middle);
     let (lags, echoes) = (Spread::new(book.lags()), Spread::new(book.echoes()));
     Ok(Figures::from([
         ("change p50", lags.seconds(50)),
         ("change p99", lags.seconds(99)),
         ("change least", lags.seconds(0)),
         ("change most", lags.seconds(100)),
+        ("part p50", part),
         ("echo p50", echoes.seconds(50)),
         ("echo p99", echoes.seconds(99)),
     ]))

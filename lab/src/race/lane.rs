@@ -49,9 +49,13 @@ impl Lane {
         connect_node(&node, number)?;
         plug(&node, &client, "client", Ipv4Addr::new(10, 244, 1, 1))?;
         plug(&node, &server, "server", Ipv4Addr::new(10, 244, 1, 2))?;
-        // One pod is all endpoints.
-        server.ip("route add local 10.128.0.0/9 dev lo\n")?;
-        node.ip("route add 10.128.0.0/9 via 10.244.1.2 dev server onlink\n")?;
+        // One pod is all endpoints: 10.128.0.0 to 10.223.255.255.
+        for net in ["10.128.0.0/10", "10.192.0.0/11"] {
+            server.ip(&format!("route add local {net} dev lo\n"))?;
+            node.ip(&format!(
+                "route add {net} via 10.244.1.2 dev server onlink\n"
+            ))?;
+        }
         let closing = Arc::new(AtomicBool::new(false));
         let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
         let told = Arc::clone(&closing);
@@ -140,7 +144,7 @@ fn connect_node(node: &Netns, number: u32) -> Result<()> {
     let at = plan::find(NODE).expect("the plan has a node of this name");
     node.ip(&format!(
         "addr add 172.31.{}.1/16 dev mgmt\nlink set mgmt up\n\
-         link add eth0 type dummy\naddr add {}/24 dev eth0\naddr add {}/64 dev eth0 nodad\n\
+         link add eth0 type bridge\naddr add {}/24 dev eth0\naddr add {}/64 dev eth0 nodad\n\
          link set eth0 up\nroute add unreachable 10.96.0.0/16\n",
         number % 200 + 1,
         at.v4,

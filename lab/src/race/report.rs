@@ -30,6 +30,7 @@ const ROWS: &[(&str, &str)] = &[
     ),
     ("… p99", "change p99"),
     ("… of it until a bare watch hears of it, p50", "echo p50"),
+    ("… of it after that, p50", "part p50"),
     ("100 changes per second: lag p50", "churn p50"),
     ("… lag p99", "churn p99"),
     ("… processor time", "churn cpu"),
@@ -58,6 +59,10 @@ const GROWTH: &[(&str, &str)] = &[
     ("processor time of the start", "cpu"),
     ("one endpoint changed, p50", "change p50"),
     ("one endpoint changed, p99", "change p99"),
+    (
+        "one endpoint changed, without the API server, p50",
+        "part p50",
+    ),
     ("most resident memory", "peak"),
 ];
 
@@ -183,7 +188,7 @@ pub fn show(name: &str, value: f64) -> String {
         }
         "load" => format!("{value:.1}"),
         _ if name.ends_with("cpu") => format!("{value:.2} s"),
-        _ if value < 1e-3 => format!("{:.0} µs", value * 1e6),
+        _ if value.abs() < 1e-3 => format!("{:.0} µs", value * 1e6),
         _ if value < 1.0 => format!("{:.1} ms", value * 1e3),
         _ => format!("{value:.2} s"),
     }

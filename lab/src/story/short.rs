@@ -38,7 +38,6 @@ pub struct Service {
     endpoints: Option<Vec<String>>,
     #[serde(default)]
     spec: Map<String, Value>,
-    /// Without it the status stays as it is.
     #[serde(default)]
     ingress: Option<Vec<Value>>,
     #[serde(default)]
@@ -225,8 +224,8 @@ impl Service {
             "metadata": { "name": self.name, "namespace": namespace, "labels": self.labels },
             "spec": spec,
         });
-        let balanced = self.spec.get("type") == Some(&json!("LoadBalancer"));
-        if balanced || self.ingress.is_some() {
+        // The API server clears it for every other type, and lets nobody write it.
+        if self.spec.get("type") == Some(&json!("LoadBalancer")) {
             let written = self.ingress.iter().flatten();
             let ingress: Vec<_> = written.map(ingress).collect();
             object["status"] = json!({ "loadBalancer": { "ingress": ingress } });

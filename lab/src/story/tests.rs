@@ -85,6 +85,8 @@ fn what_cannot_be_understood_is_refused() {
         "- apply: [{service: web, ips: [10.96.0.9], ports: [x]}]",
         "- apply: [{service: web, ips: [10.96.0.9], ports: [80], endpoints: [a1 sleepy]}]",
         "- dance: [a1]",
+        "- apply: [{change: web, port: 80}]",
+        "- apply: [{each: 9, service: web}]",
     ] {
         assert!(story(steps).is_err(), "{steps}");
     }
@@ -104,6 +106,70 @@ fn where_programs_differ_a_reason_is_needed() {
         "refused"
     );
     assert_eq!(lines[0].outcome(&"ferrule/nftables".parse().unwrap()), "a1");
+}
+
+#[test]
+fn a_change_says_only_what_is_different() {
+    let mut memory = Memory::default();
+    let mut objects = |item: &Value| memory.objects(item, "ns").unwrap();
+    objects(&json!({
+        "service": "web",
+        "ips": ["10.96.1.1", "fd00:10:96::1"],
+        "ports": ["80->8081 @30080"],
+        "endpoints": ["a1"],
+        "spec": { "type": "LoadBalancer", "externalTrafficPolicy": "Local" },
+        "ingress": ["192.0.2.1"],
+    }));
+    let changed = objects(&json!({
+        "change": "web",
+        "ips": ["10.96.1.1"],
+        "endpoints": ["b1"],
+        "spec": { "type": "NodePort", "externalTrafficPolicy": null },
+    }));
+    let [service, slice] = &changed[..] else {
+        panic!("{changed:?}")
+    };
+    assert_eq!(service["spec"]["type"], "NodePort");
+    assert_eq!(service["spec"].get("externalTrafficPolicy"), None);
+    assert_eq!(service["spec"]["ipFamilyPolicy"], "SingleStack");
+    assert_eq!(service["spec"]["ports"][0]["nodePort"], 30080);
+    assert_eq!(service.get("status"), None, "only balancers have one");
+    assert_eq!(slice["endpoints"][0]["addresses"][0], "10.244.2.1");
+    let unknown = json!({ "change": "other" });
+    assert!(memory.objects(&unknown, "ns").is_err());
+}
+
+#[test]
+fn nodes_change_in_what_is_said() {
+    let mut memory = Memory::default();
+    let item = json!({ "node": "node1", "addresses": ["172.19.0.1"], "leaving": true });
+    let node = memory.objects(&item, "ns").unwrap().remove(0);
+    assert_eq!(node["status"]["addresses"][0]["address"], "172.19.0.1");
+    assert!(node["metadata"].get("finalizers").is_some());
+    let item = json!({ "node": "node1", "labels": { "zone": "west" } });
+    let node = memory.objects(&item, "ns").unwrap().remove(0);
+    assert_eq!(node.get("status"), None);
+    assert_eq!(node["metadata"].get("finalizers"), None);
+}
+
+#[test]
+fn entries_with_each_work_for_objects_lines_and_steps() {
+    let story = story(
+        "- each: 1..2\n  apply:\n  - { each: 1..3, service: \"web-#\", ips: [\"10.96.9.#\"], ports: [80] }\n\
+         - packets: [{ each: 1..9, line: \"a1 -> web-1:# = same\" }]\n- restart: other\n",
+    );
+    let steps = story.unwrap().steps;
+    let [
+        Step::Apply(first),
+        Step::Apply(_),
+        Step::Packets(lines),
+        Step::Restart(_),
+    ] = &steps[..]
+    else {
+        panic!("{steps:?}")
+    };
+    assert_eq!(first.len(), 3);
+    assert_eq!(lines[8].subject, "a1 -> web-1:9");
 }
 
 #[test]

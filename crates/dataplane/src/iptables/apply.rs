@@ -11,25 +11,25 @@ use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::facts::NodePorts;
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
-use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
+use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::canary::Canary;
+use super::census::Census;
 use super::diff::{self, Redrawn};
-use super::document::Document;
-use super::installed::Installed;
 use super::isolate::{LastGood, Refused};
 use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
+use super::tables::{Failure, Sent, Tables, unreadable};
 use super::{Options, names, render};
 use crate::host::Host;
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Work, kernel_family};
+use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
 pub struct Iptables {
     pub(super) family: Family,
     options: Options,
-    pub(super) xt: Xt,
+    pub(super) tables: Tables,
     host: Host,
     abilities: HostFacts,
     /// `None` when we do not know what is in the kernel.
@@ -44,32 +44,9 @@ struct Written {
     ground: Ground,
     statics: Statics,
     roster: Roster,
-}
-
-/// What became of an attempt that failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) error: XtError,
-    /// Whose line was at fault, if it is known.
-    pub(super) owner: Option<PortKey>,
-    /// Rules cannot use counters.
-    pub(super) counters: bool,
-}
-
-impl Failure {
-    fn new(error: XtError, document: &Document) -> Self {
-        let (owner, counters) = match &error {
-            XtError::Refused {
-                line: Some(line), ..
-            } => (document.owner(*line).cloned(), document.counts(*line)),
-            _ => (None, false),
-        };
-        Self {
-            error,
-            owner,
-            counters,
-        }
-    }
+    census: Census,
+    /// Rules that were written last.
+    fresh: Census,
 }
 
 impl Iptables {
@@ -100,12 +77,24 @@ impl Iptables {
         Self {
             family,
             options,
-            xt,
+            tables: Tables::new(family, xt),
             host,
             abilities,
             written: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// The same by iptables' programs alone, also where the tables could be spoken to directly.
+    #[must_use]
+    pub fn by_programs(mut self) -> Self {
+        self.tables = self.tables.by_programs();
+        self
+    }
+
+    /// The port by which notifications name the changes made here; `None` if programs make them.
+    pub fn port(&self) -> Option<u32> {
+        self.tables.port()
     }
 
     /// Takes other options; the next [`Dataplane::apply`] looks at everything.
@@ -118,12 +107,13 @@ impl Iptables {
 
     /// Which of the two flavours of iptables is used.
     pub const fn flavour(&self) -> Flavour {
-        self.xt.flavour()
+        self.tables.xt().flavour()
     }
 
     /// Watches over the same tables, also from another thread.
     pub fn canary(&self) -> Canary {
-        Canary::new(self.family, self.xt.clone())
+        let directly = self.tables.port().is_some();
+        Canary::new(self.family, self.tables.xt().clone(), directly)
     }
 
     /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
@@ -173,37 +163,20 @@ impl Iptables {
             let set = self.host.route_localnet();
             set.map_err(|error| unreadable(io::Error::other(error)))?;
         }
-        let (steps, wanted) = self.isolating(desired, &ground, last_good)?;
+        let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             roster: Roster::of(&wanted),
+            census: Census::of(&wanted),
+            fresh: sent.rules,
             statics: wanted.statics,
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 
-    /// Makes the tables be so; the number of steps it took.
-    pub(super) fn program(&self, wanted: &Ruleset) -> Result<usize, Failure> {
-        let mut texts = BTreeMap::new();
-        for table in Table::ALL {
-            let saved = self.xt.save(table);
-            texts.insert(table, saved.map_err(unwritten)?);
-        }
-        let mut installed = Installed::default();
-        for (table, text) in &texts {
-            installed.read(*table, text);
-        }
-        self.send(&diff::whole(&installed, wanted, self.family))
-    }
-
-    /// Sends steps, if there are any.
-    pub(super) fn send(&self, document: &Document) -> Result<usize, Failure> {
-        let steps = document.len();
-        if steps > 0 {
-            let result = self.xt.restore(&document.text());
-            result.map_err(|error| Failure::new(error, document))?;
-        }
-        Ok(steps)
+    /// Makes the tables be so; what it took.
+    pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
+        self.tables.settle(|there| diff::whole(there, wanted))
     }
 
     /// Whether something changes about which our picture differs from what was told.
@@ -238,13 +211,22 @@ impl Iptables {
         let all = || self.wanted(desired, &ground);
         let both = (&written.statics, &statics);
         let document = diff::delta(&redrawn, &mut written.roster, both, all);
-        let steps = self.send(&document).map_err(|failure| failure.error)?;
+        let sent = self.tables.send(&document);
+        let sent = sent.map_err(|failure| failure.error)?;
+        let before = Census::of_statics(&written.statics);
+        let census = written.census.with(before, Census::of_statics(&statics));
+        let census = redrawn.iter().fold(census, |census, change| {
+            let before = Census::of_drawing(&change.before);
+            census.with(before, Census::of_drawing(&change.after))
+        });
         self.written = Some(Written {
             ground,
             statics,
+            census,
+            fresh: sent.rules,
             ..written
         });
-        Ok(Applied { steps })
+        Ok(Applied { steps: sent.steps })
     }
 }
 
@@ -267,6 +249,11 @@ impl Dataplane for Iptables {
             }
         }
         self.whole(work.desired, last_good)
+    }
+
+    fn rules(&self) -> Vec<RuleCount> {
+        let written = self.written.as_ref();
+        written.map_or_else(Vec::new, |all| all.census.told(all.fresh))
     }
 
     fn refused(&self) -> Vec<Refusal> {
@@ -310,21 +297,5 @@ pub(super) fn refused(error: XtError) -> ApplyError {
     ApplyError::Refused {
         step,
         source: io::Error::other(error),
-    }
-}
-
-fn unreadable(source: io::Error) -> Failure {
-    unwritten(XtError::Unusable {
-        program: "the machine's settings".to_owned(),
-        source,
-    })
-}
-
-/// A failure before anything was written.
-const fn unwritten(error: XtError) -> Failure {
-    Failure {
-        error,
-        owner: None,
-        counters: false,
     }
 }

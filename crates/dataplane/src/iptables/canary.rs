@@ -3,21 +3,33 @@
 use std::io;
 
 use ferrule_core::model::Family;
+use ferrule_kernel::nft::Nft;
 use ferrule_kernel::xt::{Table, Xt};
 
-use super::installed::Installed;
+use super::installed::{Installed, Inventory};
+use super::listing::Listing;
 use super::{names, statics};
+use crate::said;
 
 /// Watches over the tables of one family.
 #[derive(Clone, Debug)]
 pub struct Canary {
     family: Family,
     xt: Xt,
+    /// The tables can be looked at without a program.
+    directly: bool,
 }
 
+/// Chains with jumps to ours.
+const ENTRIES: [(Table, &str); 2] = [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")];
+
 impl Canary {
-    pub(super) const fn new(family: Family, xt: Xt) -> Self {
-        Self { family, xt }
+    pub(super) const fn new(family: Family, xt: Xt, directly: bool) -> Self {
+        Self {
+            family,
+            xt,
+            directly,
+        }
     }
 
     /// Whether what marks our rules is still there: the chain that kube-proxy looks for, and the
@@ -27,26 +39,39 @@ impl Canary {
     /// # Errors
     /// It cannot be told, for example while somebody else has the tables locked.
     pub fn is_intact(&self) -> io::Result<bool> {
-        let list = |table, chain: &str| self.xt.list(table, chain).map_err(io::Error::other);
-        if list(Table::Mangle, &names::CANARY.to_string())?.is_none() {
-            return Ok(false);
+        let canary = names::CANARY.to_string();
+        if self.directly {
+            let chains = [(Table::Mangle, &*canary), ENTRIES[0], ENTRIES[1]];
+            // Opened anew each time: it costs little as long as nothing is written.
+            let listing = Listing::glance(&mut Nft::open()?, self.family, &chains);
+            return Ok(is_marked(&listing.map_err(said)?));
         }
-        // A flush may leave chains alone, so their being there says nothing. A jump says that where
-        // it leads to is there, too.
-        for (table, chain) in [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")] {
-            let text = list(table, chain)?.unwrap_or_default();
-            let mut installed = Installed::default();
-            installed.read(table, &text);
-            let jumps = statics::jumps();
-            let ours = jumps
-                .iter()
-                .filter(|(at, from, _)| (*at, *from) == (table, chain));
-            let mut counts =
-                ours.map(|(_, _, rule)| installed.count(table, chain, rule, self.family));
-            if counts.any(|count| count == 0) {
-                return Ok(false);
-            }
+        let mut texts = vec![(Table::Mangle, self.list(Table::Mangle, &canary)?)];
+        for (table, chain) in ENTRIES {
+            texts.push((table, self.list(table, chain)?));
         }
-        Ok(true)
+        let mut installed = Installed::new(self.family);
+        for (table, text) in &texts {
+            installed.read(*table, text);
+        }
+        Ok(is_marked(&installed))
     }
+
+    /// One chain as text; empty if it is not there.
+    fn list(&self, table: Table, chain: &str) -> io::Result<String> {
+        let text = self.xt.list(table, chain).map_err(io::Error::other)?;
+        // `-S` says `-N` where saving would say `:`.
+        Ok(text.unwrap_or_default().replace("-N ", ":"))
+    }
+}
+
+/// Whether the mark and the jumps are there.
+fn is_marked(there: &dyn Inventory) -> bool {
+    // A flush may leave chains alone, so their being there says nothing. A jump says that where it
+    // leads to is there, too.
+    there.has(Table::Mangle, &names::CANARY.to_string())
+        && statics::jumps()
+            .iter()
+            .filter(|(table, from, _)| ENTRIES.contains(&(*table, *from)))
+            .all(|(table, from, rule)| there.count((*table, from), rule) > 0)
 }

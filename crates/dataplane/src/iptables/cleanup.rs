@@ -1,13 +1,10 @@
 //! Removes everything that is ours: for `--cleanup`, and for a start in another mode.
 
-use std::collections::BTreeMap;
-
-use ferrule_core::model::Family;
 use ferrule_kernel::xt::Table;
 
 use super::apply::{Iptables, refused};
 use super::document::{Document, Stage, Step};
-use super::installed::Installed;
+use super::installed::Inventory;
 use super::names::{self, Chain};
 use super::statics;
 use crate::{Applied, ApplyError};
@@ -46,23 +43,14 @@ impl Iptables {
     /// See [`ApplyError`].
     pub fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.doubt();
-        let mut texts = BTreeMap::new();
-        for table in Table::ALL {
-            texts.insert(table, self.xt.save(table).map_err(refused)?);
-        }
-        let mut installed = Installed::default();
-        for (table, text) in &texts {
-            installed.read(*table, text);
-        }
-        let document = leftovers(&installed, self.family);
-        let steps = self.send(&document);
-        let steps = steps.map_err(|failure| refused(failure.error))?;
-        Ok(Applied { steps })
+        let sent = self.tables.settle(leftovers);
+        let sent = sent.map_err(|failure| refused(failure.error))?;
+        Ok(Applied { steps: sent.steps })
     }
 }
 
 /// What removes everything of ours that is installed.
-pub fn leftovers(installed: &Installed<'_>, family: Family) -> Document {
+pub fn leftovers(installed: &dyn Inventory) -> Document {
     let mut document = Document::default();
     for (table, chains) in OURS {
         let mut stage = Stage::new(table);
@@ -70,19 +58,20 @@ pub fn leftovers(installed: &Installed<'_>, family: Family) -> Document {
             if at != table || rule.target == super::rule::Target::Jump(names::FIREWALL) {
                 continue;
             }
-            for _ in 0..installed.count(table, from, &rule, family) {
+            for _ in 0..installed.count((table, from), &rule) {
                 let step = Step::Delete(Chain::Fixed(from), rule.clone());
                 stage.rules.push((None, step));
             }
         }
         for chain in chains {
             let name = chain.to_string();
-            if installed.chain(table, &name).is_some() {
+            if installed.has(table, &name) {
                 stage.remove(&name);
             }
         }
         if table == Table::Nat {
-            let own = installed.chains(table).filter(|name| names::is_own(name));
+            let chains = installed.chains(table).into_iter();
+            let own = chains.filter(|name| names::is_own(name));
             own.for_each(|name| stage.remove(name));
         }
         document.push(stage);

@@ -7,11 +7,11 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
-use ferrule_core::model::{Family, PortKey};
+use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
 use super::document::{Document, Stage, Step};
-use super::installed::Installed;
+use super::installed::Inventory;
 use super::names::{self, Chain, Shared};
 use super::rule::Rule;
 use super::ruleset::{Drawing, Rank, Roster, Ruleset, Statics};
@@ -21,7 +21,7 @@ use super::statics;
 const MOST_EDITS: usize = 64;
 
 /// Fixed chains, in the order in which kube-proxy names them.
-const FIXED: [(Table, &[Chain]); 3] = [
+pub const FIXED: [(Table, &[Chain]); 3] = [
     (Table::Mangle, &[names::CANARY]),
     (
         Table::Filter,
@@ -48,21 +48,21 @@ const FIXED: [(Table, &[Chain]); 3] = [
 ];
 
 /// Leads from what is installed to what is wanted.
-pub fn whole(installed: &Installed<'_>, wanted: &Ruleset, family: Family) -> Document {
+pub fn whole(installed: &dyn Inventory, wanted: &Ruleset) -> Document {
     let mut document = Document::default();
     for (table, chains) in FIXED {
         let mut stage = Stage::new(table);
         for chain in chains {
-            fixed(&mut stage, *chain, installed, wanted, family);
+            fixed(&mut stage, *chain, installed, wanted);
         }
         for (at, from, rule) in statics::jumps() {
-            if at == table && installed.count(table, from, &rule, family) == 0 {
+            if at == table && installed.count((table, from), &rule) == 0 {
                 let step = Step::Insert(Chain::Fixed(from), 1, rule);
                 stage.rules.push((None, step));
             }
         }
         if table == Table::Nat {
-            own(&mut stage, installed, wanted, family);
+            own(&mut stage, installed, wanted);
         }
         document.push(stage);
     }
@@ -70,13 +70,7 @@ pub fn whole(installed: &Installed<'_>, wanted: &Ruleset, family: Family) -> Doc
 }
 
 /// One chain that is there once.
-fn fixed(
-    stage: &mut Stage,
-    chain: Chain,
-    installed: &Installed<'_>,
-    wanted: &Ruleset,
-    family: Family,
-) {
+fn fixed(stage: &mut Stage, chain: Chain, installed: &dyn Inventory, wanted: &Ruleset) {
     let table = stage.table;
     let name = chain.to_string();
     let shared = Shared::ALL
@@ -87,12 +81,12 @@ fn fixed(
         None => match wanted.statics.chains.get(&(table, chain)) {
             Some(rules) => rules.iter().map(|rule| (None, rule)).collect(),
             // What is in it is not ours to say.
-            None if installed.chain(table, &name).is_some() => return,
+            None if installed.has(table, &name) => return,
             None => Vec::new(),
         },
     };
-    let plain = rules.iter().map(|(_, rule)| *rule);
-    if !installed.holds((table, &name), plain, family) {
+    let mut plain = rules.iter().map(|(_, rule)| *rule);
+    if !installed.holds((table, &name), &mut plain) {
         stage.rewrite(chain, rules);
     }
 }
@@ -110,11 +104,11 @@ fn shared_rules(shared: Shared, wanted: &Ruleset) -> Vec<(Option<&PortKey>, &Rul
 }
 
 /// Chains of Service ports.
-fn own(stage: &mut Stage, installed: &Installed<'_>, wanted: &Ruleset, family: Family) {
+fn own(stage: &mut Stage, installed: &dyn Inventory, wanted: &Ruleset) {
     let mut known = BTreeSet::new();
     for (chain, (key, rules)) in &wanted.chains {
         let name = chain.to_string();
-        if !installed.holds((Table::Nat, &name), rules, family) {
+        if !installed.holds((Table::Nat, &name), &mut rules.iter()) {
             stage.rewrite(*chain, rules.iter().map(|rule| (Some(key), rule)));
         }
         known.insert(name);

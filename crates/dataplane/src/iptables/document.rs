@@ -1,4 +1,4 @@
-//! Steps, and the text for `iptables-restore` that they are.
+//! Steps, and the text for `iptables-restore` that they can be.
 
 use std::fmt::Write;
 
@@ -95,9 +95,20 @@ impl Document {
         }
     }
 
+    /// The stages.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
     /// Number of steps.
     pub fn len(&self) -> usize {
         self.stages.iter().map(Stage::len).sum()
+    }
+
+    /// Steps about rules, and in which table.
+    pub fn rules(&self) -> impl Iterator<Item = (Table, &Step)> {
+        let stages = self.stages.iter();
+        stages.flat_map(|stage| stage.rules.iter().map(|(_, step)| (stage.table, step)))
     }
 
     /// The text.
@@ -123,11 +134,7 @@ impl Document {
 
     /// Whether a line of the text is a rule that counts.
     pub fn counts(&self, line: usize) -> bool {
-        let Some((_, Step::Append(_, rule) | Step::Insert(_, _, rule))) = self.at(line) else {
-            return false;
-        };
-        let mut parts = rule.parts.iter();
-        parts.any(|part| matches!(part, Part::Count(_)))
+        self.at(line).is_some_and(|(_, step)| step.counts())
     }
 
     fn at(&self, line: usize) -> Option<(Option<&PortKey>, &Step)> {
@@ -145,6 +152,15 @@ impl Document {
 }
 
 impl Step {
+    /// Whether it adds a rule that counts.
+    pub fn counts(&self) -> bool {
+        let (Self::Append(_, rule) | Self::Insert(_, _, rule)) = self else {
+            return false;
+        };
+        let mut parts = rule.parts.iter();
+        parts.any(|part| matches!(part, Part::Count(_)))
+    }
+
     fn write(&self, text: &mut String) {
         let (result, rule) = match self {
             Self::Declare(chain) => (write!(text, ":{chain} - [0:0]"), None),

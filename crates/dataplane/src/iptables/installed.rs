@@ -1,4 +1,4 @@
-//! What is in the tables, as `iptables-save` prints it.
+//! What is in the tables, however it was learned, and as `iptables-save` prints it.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,40 @@ use ferrule_kernel::xt::Table;
 
 use super::rule::Rule;
 
-/// What is in the tables.
-#[derive(Debug, Default)]
-pub struct Installed<'a>(BTreeMap<Table, BTreeMap<&'a str, Vec<&'a str>>>);
+/// What is in the tables, as far as it is ours or may hold something of ours.
+pub trait Inventory {
+    /// Whether there is such a chain.
+    fn has(&self, table: Table, name: &str) -> bool;
+
+    /// All chains of a table.
+    fn chains(&self, table: Table) -> Vec<&str>;
+
+    /// Whether a chain is there and has exactly these rules.
+    fn holds(&self, chain: (Table, &str), rules: &mut dyn Iterator<Item = &Rule>) -> bool;
+
+    /// How often a chain has this jump, however iptables puts it.
+    fn count(&self, chain: (Table, &str), jump: &Rule) -> usize;
+}
+
+/// What is in the tables, as text.
+#[derive(Debug)]
+pub struct Installed<'a> {
+    family: Family,
+    tables: BTreeMap<Table, BTreeMap<&'a str, Vec<&'a str>>>,
+}
 
 impl<'a> Installed<'a> {
+    /// Nothing yet.
+    pub const fn new(family: Family) -> Self {
+        Self {
+            family,
+            tables: BTreeMap::new(),
+        }
+    }
+
     /// Adds a table. Lines that are neither chains nor rules are remarks.
     pub fn read(&mut self, table: Table, saved: &'a str) {
-        let chains = self.0.entry(table).or_default();
+        let chains = self.tables.entry(table).or_default();
         for line in saved.lines() {
             if let Some(rest) = line.strip_prefix(':') {
                 let name = rest.split_once(' ').map_or(rest, |(name, _)| name);
@@ -28,31 +54,30 @@ impl<'a> Installed<'a> {
     }
 
     /// The rules of a chain, without its name; `None` if there is no such chain.
-    pub fn chain(&self, table: Table, name: &str) -> Option<&[&'a str]> {
-        let rules = self.0.get(&table)?.get(name)?;
+    fn chain(&self, table: Table, name: &str) -> Option<&[&'a str]> {
+        let rules = self.tables.get(&table)?.get(name)?;
         Some(rules)
     }
+}
 
-    /// All chains of a table.
-    pub fn chains(&self, table: Table) -> impl Iterator<Item = &'a str> {
-        let chains = self.0.get(&table);
-        chains.into_iter().flat_map(|chains| chains.keys().copied())
+impl Inventory for Installed<'_> {
+    fn has(&self, table: Table, name: &str) -> bool {
+        self.chain(table, name).is_some()
     }
 
-    /// Whether a chain is there and has exactly these rules.
-    pub fn holds<'r>(
-        &self,
-        (table, name): (Table, &str),
-        rules: impl IntoIterator<Item = &'r Rule>,
-        family: Family,
-    ) -> bool {
+    fn chains(&self, table: Table) -> Vec<&str> {
+        let chains = self.tables.get(&table).into_iter();
+        chains.flat_map(|chains| chains.keys().copied()).collect()
+    }
+
+    fn holds(&self, (table, name): (Table, &str), rules: &mut dyn Iterator<Item = &Rule>) -> bool {
         let Some(mut lines) = self.chain(table, name).map(<[_]>::iter) else {
             return false;
         };
         let mut wanted = String::new();
         for rule in rules {
             wanted.clear();
-            rule.saved(family, &mut wanted);
+            rule.saved(self.family, &mut wanted);
             if !lines.next().is_some_and(|line| same(line, &wanted)) {
                 return false;
             }
@@ -60,10 +85,9 @@ impl<'a> Installed<'a> {
         lines.next().is_none()
     }
 
-    /// How often a chain has this rule, however iptables puts it.
-    pub fn count(&self, table: Table, name: &str, rule: &Rule, family: Family) -> usize {
+    fn count(&self, (table, name): (Table, &str), jump: &Rule) -> usize {
         let mut wanted = String::new();
-        rule.saved(family, &mut wanted);
+        jump.saved(self.family, &mut wanted);
         let wanted = sorted_words(&wanted);
         let lines = self.chain(table, name).unwrap_or_default();
         let alike = lines.iter().filter(|line| sorted_words(line) == wanted);
@@ -96,13 +120,13 @@ mod tests {
 
     #[test]
     fn chains_and_rules_are_read_and_compared() {
-        let mut installed = Installed::default();
+        let mut installed = Installed::new(Family::V4);
         installed.read(Table::Filter, SAVED);
-        let names: Vec<_> = installed.chains(Table::Filter).collect();
+        let names = installed.chains(Table::Filter);
         assert_eq!(names, ["INPUT", "KUBE-FORWARD", "KUBE-X"]);
         assert_eq!(installed.chain(Table::Nat, "INPUT"), None);
         let holds =
-            |name: &str, rules: &[Rule]| installed.holds((Table::Filter, name), rules, Family::V4);
+            |name: &str, rules: &[Rule]| installed.holds((Table::Filter, name), &mut rules.iter());
         let counted = Rule::new([Part::Count("c")], Target::Drop);
         assert!(holds("KUBE-FORWARD", std::slice::from_ref(&counted)));
         assert!(!holds("KUBE-FORWARD", &[]));
@@ -114,12 +138,12 @@ mod tests {
 
     #[test]
     fn jumps_are_found_in_any_order_of_words() {
-        let mut installed = Installed::default();
+        let mut installed = Installed::new(Family::V4);
         installed.read(Table::Filter, SAVED);
         let parts = [Part::Comment("a b".into()), Part::State("NEW")];
         let count = |target| {
             let rule = Rule::new(parts.clone(), target);
-            installed.count(Table::Filter, "INPUT", &rule, Family::V4)
+            installed.count((Table::Filter, "INPUT"), &rule)
         };
         assert_eq!(count(Target::Drop), 1);
         assert_eq!(count(Target::Jump(names::FORWARD)), 0);

@@ -14,10 +14,11 @@ use ferrule_core::model::PortKey;
 use ferrule_kernel::netns;
 use ferrule_kernel::xt::XtError;
 
-use super::apply::{Failure, Iptables, make_counters};
-use super::render;
+use super::apply::{Iptables, make_counters};
 use super::ruleset::Ruleset;
 use super::statics::Ground;
+use super::tables::{Failure, Sent, Tables};
+use super::{diff, render};
 
 /// More refused Service ports than this are not a few bad ones but a broken machine.
 const MOST_REFUSED: usize = 64;
@@ -43,18 +44,18 @@ enum Finding {
 pub type LastGood = BTreeMap<PortKey, Arc<Exposure>>;
 
 impl Iptables {
-    /// Programs all Service ports but those that are refused, which are noted. Returns the number
-    /// of steps and what is in the tables now.
+    /// Programs all Service ports but those that are refused, which are noted. Returns what
+    /// was sent and what is in the tables now.
     pub(super) fn isolating(
         &mut self,
         desired: &Desired,
         ground: &Ground,
         last_good: &LastGood,
-    ) -> Result<(usize, Ruleset), Failure> {
+    ) -> Result<(Sent, Ruleset), Failure> {
         loop {
             let wanted = self.wanted(desired, ground);
             let mut failure = match self.program(&wanted) {
-                Ok(steps) => return Ok((steps, wanted)),
+                Ok(sent) => return Ok((sent, wanted)),
                 Err(failure) => failure,
             };
             if !self.is_worth_another_try(&failure) {
@@ -117,14 +118,17 @@ impl Iptables {
                 _ => &**exposure,
             })
             .collect();
+        // The direct way tells whose fault it is, so only programs have to be asked.
+        let tables = self.tables.by_programs();
         let finding = netns::isolated(|| {
-            if self.cannot_count(ground) {
+            let mut trial = Trial { tables, ground };
+            if self.is_counting() && trial.cannot_count() {
                 return Finding::Counters;
             }
             let mut culprits = Vec::new();
             // If not even this works, it is nobody's fault.
-            if self.program(&render::ruleset([], ground)).is_ok() {
-                self.narrow(&all, ground, &mut culprits);
+            if trial.program([], ground).is_ok() {
+                trial.narrow(&all, &mut culprits);
             }
             Finding::Culprits(culprits)
         });
@@ -135,40 +139,51 @@ impl Iptables {
             Err(_) => Finding::Culprits(Vec::new()),
         }
     }
+}
+
+/// Attempts in a network where nobody gets hurt.
+struct Trial<'a> {
+    tables: Tables,
+    ground: &'a Ground,
+}
+
+impl Trial<'_> {
+    fn program<'e>(
+        &mut self,
+        exposures: impl IntoIterator<Item = &'e Exposure>,
+        ground: &Ground,
+    ) -> Result<Sent, Failure> {
+        let wanted = render::ruleset(exposures, ground);
+        self.tables.settle(|there| diff::whole(there, &wanted))
+    }
 
     /// Whether rules that count are refused and the same without counting are not. Asked in a
     /// network without rules and counters.
-    fn cannot_count(&self, ground: &Ground) -> bool {
-        if !self.is_counting() || make_counters() == (false, false) {
-            return self.is_counting();
+    fn cannot_count(&mut self) -> bool {
+        if make_counters() == (false, false) {
+            return true;
         }
-        let mut probe = ground.clone();
+        let mut probe = self.ground.clone();
         probe.host.drop_invalid = true;
         probe.host.count_invalid = true;
-        if self.program(&render::ruleset([], &probe)).is_ok() {
+        if self.program([], &probe).is_ok() {
             return false;
         }
         probe.host.count_invalid = false;
-        self.program(&render::ruleset([], &probe)).is_ok()
+        self.program([], &probe).is_ok()
     }
 
     /// Looks for culprits among these.
-    fn narrow(
-        &self,
-        suspects: &[&Exposure],
-        ground: &Ground,
-        culprits: &mut Vec<(PortKey, String)>,
-    ) {
-        let wanted = render::ruleset(suspects.iter().copied(), ground);
-        let Err(failure) = self.program(&wanted) else {
+    fn narrow(&mut self, suspects: &[&Exposure], culprits: &mut Vec<(PortKey, String)>) {
+        let Err(failure) = self.program(suspects.iter().copied(), self.ground) else {
             return;
         };
         if let [only] = suspects {
             culprits.push((only.key.clone(), failure.error.to_string()));
         } else if culprits.len() < MOST_REFUSED {
             let (left, right) = suspects.split_at(suspects.len() / 2);
-            self.narrow(left, ground, culprits);
-            self.narrow(right, ground, culprits);
+            self.narrow(left, culprits);
+            self.narrow(right, culprits);
         }
     }
 }

@@ -4,8 +4,7 @@ use std::fmt;
 
 use ferrule_core::model::{Port, PortKey, format_socket};
 use ferrule_kernel::xt::Table;
-
-use super::sha256;
+use sha2::{Digest, Sha256};
 
 /// A chain, by name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +169,7 @@ impl Suffix {
     /// The first sixteen digits in base 32 (RFC 4648) of the text's digest.
     fn of(text: &str) -> Self {
         const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-        let digest = sha256::digest(text.as_bytes());
+        let digest = Sha256::digest(text.as_bytes());
         let mut digits = [0; 16];
         // Five bytes are eight digits.
         for (digits, bytes) in digits.chunks_exact_mut(8).zip(digest.chunks_exact(5)) {
@@ -190,6 +189,18 @@ impl Suffix {
 impl fmt::Display for Suffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::str::from_utf8(&self.0).expect("base 32 is ASCII"))
+    }
+}
+
+impl Chain {
+    /// Whether this is its name.
+    pub fn is(self, name: &str) -> bool {
+        match self {
+            Self::Fixed(fixed) => fixed == name,
+            Self::Own(role, suffix) => name
+                .strip_prefix(role.prefix())
+                .is_some_and(|rest| rest.as_bytes() == suffix.0),
+        }
     }
 }
 

@@ -221,8 +221,7 @@ impl Part {
             Self::Marked(bit) => write!(out, " -m mark --mark {bit:#x}/{bit:#x}"),
             Self::NotMarked(bit) => write!(out, " -m mark ! --mark {bit:#x}/{bit:#x}"),
             Self::OneIn(count) => {
-                // The kernel keeps 31 bits of it.
-                let kept = (given(*count) * SCALE).round() / SCALE;
+                let kept = f64::from(times_in_31_bits(*count)) / SCALE;
                 write!(out, " -m statistic --mode random --probability {kept:.11}")
             }
             Self::Remembered(list, seconds) => write!(
@@ -246,9 +245,15 @@ impl Part {
 
 const SCALE: f64 = 2_147_483_648.0;
 
-/// One in so many, as it is given to iptables: ten decimals.
-fn given(count: u32) -> f64 {
-    (1e10 / f64::from(count)).round() / 1e10
+/// One in so many, as the kernel keeps it: so many times in 2³¹. iptables is given ten decimals.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is from 0 to 2³¹"
+)]
+pub fn times_in_31_bits(count: u32) -> u32 {
+    let given = (1e10 / f64::from(count)).round() / 1e10;
+    (given * SCALE).round() as u32
 }
 
 impl Target {
@@ -291,7 +296,7 @@ impl Target {
 
 impl Place {
     /// The network that holds just this.
-    fn net(self) -> IpNet {
+    pub fn net(self) -> IpNet {
         match self {
             Self::Host(ip) => ip.into(),
             Self::Net(net) => net,

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 
 use ferrule_core::desired::{Endpoint, Pool};
-use ferrule_core::model::{PortKey, Protocol};
+use ferrule_core::model::PortKey;
 use ferrule_kernel::Family;
 use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Leads, Name, Set, Stay, Table};
 
@@ -366,13 +366,4 @@ pub fn is_affinity_set(set: &Set, family: Family) -> bool {
         && set.dynamic
         && set.stay == Stay::AsTheySay
         && !set.interval
-}
-
-/// The number in packets.
-pub const fn protocol_number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => 6,
-        Protocol::Udp => 17,
-        Protocol::Sctp => 132,
-    }
 }

@@ -253,7 +253,7 @@ pub fn exposure(exposure: &Exposure, ground: Ground) -> Drawing {
     let mut sketch = Sketch {
         exposure,
         ground,
-        protocol: names::protocol_number(exposure.key.protocol),
+        protocol: crate::protocol_number(exposure.key.protocol),
         label: Comment::new(&exposure.key.to_string()),
         drawing: Drawing::default(),
     };

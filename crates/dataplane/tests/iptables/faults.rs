@@ -45,7 +45,7 @@ fn programs(flavour: Flavour, restore: &str) -> TempDir {
 
 fn scene(programs: &Path) -> Scene {
     let xt = Xt::open_in(Some(programs), ferrule_kernel::Family::V4).unwrap();
-    Scene::over(Family::V4, settings(&["10.1.0.0/16"]), xt)
+    Scene::over(Family::V4, settings(&["10.1.0.0/16"]), xt).by_programs()
 }
 
 fn refused(scene: &Scene) -> Vec<String> {
@@ -170,6 +170,21 @@ fn a_lock_held_by_another_program_is_an_error_and_heals() {
         lock.unlock().unwrap();
         scene.whole();
         assert!(!scene.saved().contains("demo/plain"));
+    });
+}
+
+#[test]
+fn ipt_080_a_lock_that_is_held_is_no_flush() {
+    in_namespace(|| {
+        let folder = programs(Flavour::Legacy, "exec $REAL \"$@\" < $INPUT");
+        let mut scene = scene(folder.path());
+        scene.whole();
+        let canary = scene.dataplane.canary();
+        assert!(canary.is_intact().unwrap());
+        let locked = "echo 'Another app is currently holding the xtables lock' >&2\nexit 4";
+        let iptables = folder.path().join("iptables");
+        fs::write(iptables, format!("#!/bin/sh\n{locked}\n")).unwrap();
+        assert!(canary.is_intact().is_err(), "it cannot be told");
     });
 }
 

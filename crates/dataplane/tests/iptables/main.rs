@@ -6,6 +6,8 @@
     reason = "helpers of tests are tests"
 )]
 
+mod direct;
+mod encoding;
 mod faults;
 mod random;
 mod recorded;

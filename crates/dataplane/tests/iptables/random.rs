@@ -123,12 +123,15 @@ proptest! {
     fn any_sequence_of_changes_leads_where_a_fresh_start_leads(
         steps in proptest::collection::vec(proptest::collection::vec(happenings(), 1..4), 1..8),
         six in any::<bool>(),
-        legacy in any::<bool>(),
+        way in 0..3_u8,
     ) {
         in_namespace(|| {
             let family = if six { Family::V6 } else { Family::V4 };
-            let flavour = if legacy { Flavour::Legacy } else { Flavour::Nft };
+            let flavour = if way == 0 { Flavour::Legacy } else { Flavour::Nft };
             let mut scene = Scene::new(family, flavour);
+            // The nft flavour by programs, and directly.
+            scene.programs = way == 1;
+            scene.restart();
             scene.whole();
             for happenings in &steps {
                 for happening in happenings {

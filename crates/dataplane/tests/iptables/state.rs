@@ -2,6 +2,7 @@
 
 use ferrule_core::facts::{NodePortAddresses, Settings};
 use ferrule_core::model::{Family, Port, TrafficPolicy};
+use ferrule_dataplane::Dataplane as _;
 use ferrule_kernel::xt::Flavour;
 
 use crate::support::*;
@@ -33,6 +34,49 @@ pub fn everything(scene: &mut Scene) {
     let mut remote = service("remote", a(96, 6));
     remote.internal_policy = TrafficPolicy::Local;
     scene.both(&remote, 8080, &[(a(1, 6), false)]);
+}
+
+/// Rules in our own chains of a table.
+fn rules_in(scene: &Scene, table: &str) -> usize {
+    let saved = scene.saved();
+    let rest = saved.split(&format!("*{table}\n")).nth(1).unwrap();
+    let lines = rest.lines().take_while(|line| *line != "COMMIT");
+    lines.filter(|line| line.starts_with("-A KUBE-")).count()
+}
+
+#[test]
+fn ipt_084_rules_are_counted_as_they_come_and_go() {
+    everywhere(|family, flavour| {
+        let mut scene = Scene::new(family, flavour);
+        let counted = |scene: &Scene| {
+            for rules in scene.dataplane.rules() {
+                assert_eq!(rules.owned, rules_in(scene, rules.table), "{}", rules.table);
+            }
+            scene
+                .dataplane
+                .rules()
+                .iter()
+                .map(|rules| rules.written)
+                .sum::<usize>()
+        };
+        assert!(scene.dataplane.rules().is_empty());
+        everything(&mut scene);
+        scene.whole();
+        let all: usize = scene
+            .dataplane
+            .rules()
+            .iter()
+            .map(|rules| rules.owned)
+            .sum();
+        assert_eq!(counted(&scene), all);
+        // Of a Service that comes, only its own rules are written.
+        scene.service(&service("more", address(family, 96, 7)));
+        scene.step();
+        assert_eq!(counted(&scene), 1);
+        scene.no_service("lb");
+        scene.step();
+        assert_eq!(counted(&scene), 0);
+    });
 }
 
 /// Whether the kernel has exactly what it would have after a fresh start.

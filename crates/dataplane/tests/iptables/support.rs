@@ -267,6 +267,8 @@ pub struct Scene {
     pub flavour: Flavour,
     cluster: Cluster,
     pub dataplane: Iptables,
+    /// Programs are used where the tables could be spoken to directly.
+    pub programs: bool,
 }
 
 impl std::ops::Deref for Scene {
@@ -299,6 +301,16 @@ impl Scene {
             flavour: xt.flavour(),
             cluster: Cluster::new(settings),
             dataplane: Iptables::new(family, Options::default(), xt),
+            programs: false,
+        }
+    }
+
+    /// The same by iptables' programs alone.
+    pub fn by_programs(self) -> Self {
+        Self {
+            dataplane: self.dataplane.by_programs(),
+            programs: true,
+            ..self
         }
     }
 
@@ -339,7 +351,12 @@ impl Scene {
     /// Forgets what it wrote, as after a restart.
     pub fn restart(&mut self) {
         let xt = Xt::open_as(self.flavour, kernel(self.family)).unwrap();
-        self.dataplane = Iptables::new(self.family, Options::default(), xt);
+        let new = Iptables::new(self.family, Options::default(), xt);
+        self.dataplane = if self.programs {
+            new.by_programs()
+        } else {
+            new
+        };
     }
 
     /// Runs `iptables` beside us.

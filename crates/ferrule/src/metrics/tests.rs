@@ -273,6 +273,23 @@ fn core_076_a_failed_sync_is_observed_but_moves_no_timestamp() {
 }
 
 #[test]
+fn ipt_074_a_failed_partial_sync_counts_twice_and_a_full_one_once() {
+    let metrics = Metrics::new(Mode::Iptables);
+    let counts = || {
+        let text = metrics.render();
+        ["", "partial_"].map(|kind| {
+            let name = format!("kubeproxy_sync_proxy_rules_iptables_{kind}restore_failures_total");
+            sample(&text, &format!("{name}{{ip_family=\"IPv4\"}}")).map(str::to_owned)
+        })
+    };
+    let told = |number: &str| Some(number.to_owned());
+    metrics.sync_failed(Family::V4, SyncKind::Full);
+    assert_eq!(counts(), [told("1"), None]);
+    metrics.sync_failed(Family::V4, SyncKind::Partial);
+    assert_eq!(counts(), [told("2"), told("1")]);
+}
+
+#[test]
 fn core_078_packet_counters_are_absent_when_the_kernel_has_none() {
     let without = Metrics::new(Mode::Iptables).render();
     assert!(!without.contains("kubeproxy_iptables_"), "{without}");

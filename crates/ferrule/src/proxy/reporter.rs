@@ -166,6 +166,11 @@ impl Observer for Reporter {
         let success = synced.result.is_ok().then_some(now.wall);
         self.metrics.observe_sync(family, kind, took, success);
         self.metrics.set_desired(family, &totals);
+        for rules in synced.rules {
+            let (owned, written) = (rules.owned, rules.written);
+            self.metrics
+                .set_iptables_rules(family, rules.table, owned, written);
+        }
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {

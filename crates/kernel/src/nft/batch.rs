@@ -11,14 +11,14 @@ use super::chain::{Chain, Rule};
 use super::element::Element;
 use super::set::Set;
 use super::table::Table;
-use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, expr, msg, rule, set, table};
+use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, msg, rule, set, table};
 use super::value::Name;
 use crate::Family;
 use crate::wire::{
-    HEADER, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, Writer, align,
-    attributes, messages,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE, NLM_F_REQUEST, Writer,
 };
 
+mod locate;
 #[cfg(test)]
 mod tests;
 
@@ -78,6 +78,11 @@ impl Batch {
         self.steps.len()
     }
 
+    /// Bytes so far.
+    pub const fn bytes(&self) -> usize {
+        self.writer.len()
+    }
+
     /// Whether there is nothing to do.
     pub const fn is_empty(&self) -> bool {
         self.messages == 0
@@ -99,6 +104,13 @@ impl Batch {
     pub fn add_chain(&mut self, chain: &Chain) -> usize {
         self.step(msg::NEWCHAIN, NLM_F_CREATE, |writer, table| {
             chain.write(writer, table);
+        })
+    }
+
+    /// Adds a chain; one that exists keeps its rules and its policy.
+    pub fn ensure_chain(&mut self, chain: &Chain) -> usize {
+        self.step(msg::NEWCHAIN, NLM_F_CREATE, |writer, table| {
+            chain.write_without_policy(writer, table);
         })
     }
 
@@ -129,10 +141,27 @@ impl Batch {
         )
     }
 
+    /// Asks for the handle of the rule that the last step adds: see [`Commit::handles`].
+    ///
+    /// [`Commit::handles`]: super::Commit::handles
+    pub fn ask_for_handle(&mut self) {
+        if let Some(last) = self.last {
+            self.writer.set_flags(last, NLM_F_ECHO, true);
+        }
+    }
+
     /// Adds a rule at the beginning of its chain.
     pub fn insert_rule(&mut self, rule: &Rule) -> usize {
         self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
             rule.write(writer, table);
+        })
+    }
+
+    /// Adds a rule before another one of the same chain.
+    pub fn insert_rule_before(&mut self, handle: u64, rule: &Rule) -> usize {
+        self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
+            rule.write(writer, table);
+            writer.u64_be(rule::POSITION, handle);
         })
     }
 
@@ -200,28 +229,6 @@ impl Batch {
         self.too_long
     }
 
-    /// The same with the expression of a rule that `offset` points into.
-    pub(super) fn describe_fault(&self, step: usize, offset: Option<u32>) -> String {
-        let what = self.describe(step);
-        let start = self.steps.get(step).zip(offset);
-        let name = start.and_then(|(start, offset)| self.find_expression(*start, offset as usize));
-        match name {
-            Some(name) => format!("{what} with {name}"),
-            None => what,
-        }
-    }
-
-    /// What a step does, in a few words.
-    pub fn describe(&self, step: usize) -> String {
-        let bytes = self.steps.get(step).map(|start| start.offset);
-        let message =
-            bytes.and_then(|offset| messages(self.writer.bytes().get(offset..)?).next()?.ok());
-        message.map_or_else(
-            || "nothing".to_owned(),
-            |message| super::object::describe(&message),
-        )
-    }
-
     pub(super) fn messages(&self) -> u32 {
         self.messages
     }
@@ -244,61 +251,6 @@ impl Batch {
         end.raw(&batch_header());
         end.end(start);
         (begin, self.writer.bytes(), end)
-    }
-
-    /// The step that a message of this number belongs to, and if the message is a list of elements
-    /// and `offset` points into one of them, which element of the step that is.
-    pub(super) fn locate(&self, message: u32, offset: Option<u32>) -> (usize, Option<usize>) {
-        let step = self.steps.partition_point(|start| start.message <= message);
-        let step = step.saturating_sub(1);
-        let element = self
-            .steps
-            .get(step)
-            .zip(offset)
-            .and_then(|(start, offset)| self.find_element(*start, message, offset as usize));
-        (step, element)
-    }
-
-    fn find_element(&self, start: Start, message: u32, fault: usize) -> Option<usize> {
-        let mut counted = 0;
-        let mut at = start.offset;
-        for _ in start.message..message {
-            let earlier = messages(self.writer.bytes().get(at..)?).next()?.ok()?;
-            counted += list(earlier.body, elem::LIST_ELEMENTS)?.1.len();
-            at += align(HEADER + earlier.body.len());
-        }
-        let faulty = messages(self.writer.bytes().get(at..)?).next()?.ok()?;
-        let (list_at, lengths) = list(faulty.body, elem::LIST_ELEMENTS)?;
-        let mut end = HEADER + list_at;
-        for (index, len) in lengths.iter().enumerate() {
-            end += len;
-            if fault < end {
-                return (fault >= end - len).then_some(counted + index);
-            }
-        }
-        None
-    }
-
-    fn find_expression(&self, start: Start, fault: usize) -> Option<String> {
-        let message = messages(self.writer.bytes().get(start.offset..)?)
-            .next()?
-            .ok()?;
-        if message.kind != msg::NEWRULE {
-            return None;
-        }
-        let (list_at, lengths) = list(message.body, rule::EXPRESSIONS)?;
-        let mut at = list_at;
-        for len in lengths {
-            let expression = message.body.get(at..at + len)?;
-            at += len;
-            if fault < HEADER + at {
-                let attr = attributes(expression).next()?.ok()?;
-                let mut parts = attr.nested().map_while(Result::ok);
-                let name = parts.find(|part| part.kind == expr::NAME)?;
-                return Some(name.text().into_owned());
-            }
-        }
-        None
     }
 
     fn step(&mut self, kind: u16, flags: u16, content: impl FnOnce(&mut Writer, &str)) -> usize {
@@ -379,21 +331,4 @@ impl Batch {
 fn batch_header() -> [u8; NFGEN] {
     let [high, low] = SUBSYSTEM.to_be_bytes();
     [0, 0, high, low]
-}
-
-/// Of a message with a list of this kind: where in its body the members begin, and how long each
-/// one is.
-fn list(body: &[u8], kind: u16) -> Option<(usize, Vec<usize>)> {
-    let mut at = NFGEN;
-    for attr in attributes(body.get(NFGEN..)?) {
-        let attr = attr.ok()?;
-        if attr.kind == kind {
-            let lengths = attr
-                .nested()
-                .map(|element| Some(align(element.ok()?.payload.len() + 4)));
-            return Some((at + 4, lengths.collect::<Option<_>>()?));
-        }
-        at += align(attr.payload.len() + 4);
-    }
-    None
 }

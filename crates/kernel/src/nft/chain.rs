@@ -112,6 +112,15 @@ impl Chain {
     }
 
     pub(super) fn write(&self, writer: &mut Writer, table: &str) {
+        self.write_without_policy(writer, table);
+        if let Some(base) = &self.base {
+            writer.u32_be(chain::POLICY, base.policy.number());
+        }
+    }
+
+    /// Leaves the policy to the kernel: of a new chain it lets packets pass, and that of one that
+    /// exists stays.
+    pub(super) fn write_without_policy(&self, writer: &mut Writer, table: &str) {
         writer.text(chain::TABLE, table);
         writer.text(chain::NAME, &self.name);
         if let Some(base) = &self.base {
@@ -119,7 +128,6 @@ impl Chain {
                 writer.u32_be(chain::HOOK_NUM, base.hook.number());
                 writer.attr(chain::HOOK_PRIORITY, &base.priority.to_be_bytes());
             });
-            writer.u32_be(chain::POLICY, base.policy.number());
             writer.text(chain::TYPE, base.kind.as_str());
         }
         write_comment(writer, chain::USERDATA, self.comment.as_ref());
@@ -177,6 +185,9 @@ pub struct Rule {
     pub expressions: Vec<Expr>,
     /// A remark.
     pub comment: Option<Comment>,
+    /// The number of the only protocol whose packets get as far as its matches and targets of
+    /// iptables, which some of them ask for. The kernel does not tell it again.
+    pub protocol: Option<u8>,
 }
 
 impl Rule {
@@ -186,6 +197,7 @@ impl Rule {
             chain: chain.into(),
             expressions,
             comment: None,
+            protocol: None,
         }
     }
 
@@ -202,6 +214,12 @@ impl Rule {
         writer.nest(rule::EXPRESSIONS, |writer| {
             self.expressions.iter().for_each(|expr| expr.write(writer));
         });
+        if let Some(protocol) = self.protocol {
+            writer.nest(rule::COMPAT, |writer| {
+                writer.u32_be(rule::COMPAT_PROTOCOL, protocol.into());
+                writer.u32_be(rule::COMPAT_FLAGS, 0);
+            });
+        }
         write_comment(writer, rule::USERDATA, self.comment.as_ref());
     }
 

@@ -6,7 +6,9 @@
 
 use std::io;
 
-use super::batch::Batch;
+use super::batch::{Batch, NFGEN};
+use super::chain::Rule;
+use super::uapi::msg;
 use crate::exchange::{Exchange, Next, Verdict, explained};
 use crate::socket::Transport;
 use crate::wire::{Malformed, NLMSG_ERROR, messages};
@@ -15,12 +17,14 @@ use crate::wire::{Malformed, NLMSG_ERROR, messages};
 mod tests;
 
 /// A batch that was taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// Steps of the batch.
     pub steps: usize,
     /// The generation that it made, if the batch said which one it expected.
     pub generation: Option<u32>,
+    /// Of rules whose handles were asked for: the step, and the handle.
+    pub handles: Vec<(usize, u64)>,
 }
 
 /// Why a batch was not taken.
@@ -84,6 +88,7 @@ pub(super) fn commit<T: Transport>(
     let done = Commit {
         steps: batch.len(),
         generation: batch.expected(),
+        handles: Vec::new(),
     };
     if batch.is_empty() {
         return Ok(done);
@@ -97,8 +102,12 @@ pub(super) fn commit<T: Transport>(
             bytes: parts.iter().map(|part| part.len()).sum(),
             source,
         })?;
+    let rules = std::mem::take(&mut outcome.rules).into_iter();
+    let handles = rules.map(|(message, handle)| (batch.locate(message, None).0, handle));
+    let handles = handles.collect();
     outcome.into_result(batch)?;
     Ok(Commit {
+        handles,
         // The count starts again at 1.
         generation: done.generation.map(|id| id.wrapping_add(1).max(1)),
         ..done
@@ -109,6 +118,8 @@ pub(super) fn commit<T: Transport>(
 struct Outcome {
     last: u32,
     acknowledged: bool,
+    /// New rules, by the number of the message that asked for them.
+    rules: Vec<(u32, u64)>,
     /// The first refusal with the number of its message, and how many followed.
     refused: Option<(u32, Verdict)>,
     others: usize,
@@ -121,6 +132,7 @@ impl Outcome {
         Self {
             last,
             acknowledged: false,
+            rules: Vec::new(),
             refused: None,
             others: 0,
             denied: None,
@@ -157,7 +169,14 @@ impl Outcome {
     fn read(&mut self, datagram: &[u8]) -> Result<(), Malformed> {
         for message in messages(datagram) {
             let message = message?;
-            if message.kind != NLMSG_ERROR || message.sequence > self.last {
+            if message.sequence > self.last {
+                continue;
+            }
+            if message.kind == msg::NEWRULE {
+                let (_, _, handle) = Rule::read(message.attributes(NFGEN)?)?;
+                self.rules.push((message.sequence, handle));
+            }
+            if message.kind != NLMSG_ERROR {
                 continue;
             }
             let verdict = Verdict::read(&message)?;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::compat::Extension;
 use super::value::{Name, Value, Verdict};
 use crate::Family;
 use crate::wire::Malformed;
@@ -14,7 +15,7 @@ mod decode;
 mod encode;
 
 /// One of sixteen registers of four bytes each. Longer values lie in several, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reg(u8);
 
 impl Reg {
@@ -62,7 +63,7 @@ impl Reg {
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $number:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)*
             /// Something that we never ask for.
@@ -202,7 +203,7 @@ pub const FIB_DESTINATION: u32 = 2;
 pub const ADDRESS_LOCAL: u32 = 2;
 
 /// How the sender learns that a packet was not welcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reject {
     /// By ICMP or `ICMPv6`, whichever fits the table, with this code.
     Unreachable(u8),
@@ -223,7 +224,7 @@ impl Reject {
 }
 
 /// What a lookup gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Found {
     /// Only whether the key is there: the rule ends if it is not.
     Present,
@@ -236,7 +237,7 @@ pub enum Found {
 }
 
 /// One expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the fields are named as their types explain")]
 pub enum Expr {
     /// Loads bytes of the packet.
@@ -311,6 +312,10 @@ pub enum Expr {
     },
     /// Counts.
     Counter { packets: u64, bytes: u64 },
+    /// Ends the rule unless a match of iptables holds.
+    Match(Extension),
+    /// A target of iptables acts.
+    Target(Extension),
     /// Something that we never use, as the kernel described it.
     Unknown { name: Name, data: Box<[u8]> },
 }

@@ -56,7 +56,12 @@ pub mod rule {
     pub const CHAIN: u16 = 2;
     pub const HANDLE: u16 = 3;
     pub const EXPRESSIONS: u16 = 4;
+    pub const COMPAT: u16 = 5;
+    pub const POSITION: u16 = 6;
     pub const USERDATA: u16 = 7;
+
+    pub const COMPAT_PROTOCOL: u16 = 1;
+    pub const COMPAT_FLAGS: u16 = 2;
 }
 
 pub mod set {
@@ -197,6 +202,11 @@ pub mod expr {
     pub const FIB_DREG: u16 = 1;
     pub const FIB_RESULT: u16 = 2;
     pub const FIB_FLAGS: u16 = 3;
+
+    /// Of matches and of targets.
+    pub const EXTENSION_NAME: u16 = 1;
+    pub const EXTENSION_REVISION: u16 = 2;
+    pub const EXTENSION_INFO: u16 = 3;
 
     pub const COUNTER_BYTES: u16 = 1;
     pub const COUNTER_PACKETS: u16 = 2;

@@ -176,7 +176,7 @@ impl fmt::Debug for Value {
 }
 
 /// What becomes of a packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Passes this hook.
     Accept,

@@ -69,6 +69,21 @@ impl Watch {
         })
     }
 
+    /// The next few events in order, without changes made by the sockets `own`; none if nothing
+    /// happens for so long, or only what was expected.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn foreign(&mut self, own: &[u32], patience: Duration) -> io::Result<Vec<Event>> {
+        Ok(match self.socket.listen(patience)? {
+            Heard::Nothing => Vec::new(),
+            Heard::Missed => vec![Event::Missed],
+            Heard::Datagram(datagram) => read_where(datagram, |message| {
+                message.kind != msg::NEWGEN && !own.contains(&message.port)
+            }),
+        })
+    }
+
     /// The families in which somebody changed a table of this name, other than by the sockets
     /// `own`. All of them when something was lost; none if nothing happens for so long.
     ///
@@ -114,7 +129,12 @@ impl AsFd for Watch {
 }
 
 pub(super) fn read(datagram: &[u8]) -> Vec<Event> {
+    read_where(datagram, |_| true)
+}
+
+fn read_where(datagram: &[u8], pick: impl Fn(&Message<'_>) -> bool) -> Vec<Event> {
     messages(datagram)
+        .filter(|message| message.as_ref().map_or(true, &pick))
         .map(|message| {
             message
                 .and_then(|message| read_one(&message))

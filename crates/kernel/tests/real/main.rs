@@ -9,6 +9,7 @@
 )]
 
 mod captures;
+mod compat;
 mod counters;
 mod flows;
 mod listing;

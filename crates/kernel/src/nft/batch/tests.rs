@@ -1,7 +1,9 @@
 //! Batches as bytes.
 
+use super::locate::list;
 use super::*;
 use crate::nft::{Field, Value, Verdict};
+use crate::wire::messages;
 
 fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = Element> {
     range.map(|n| Element::verdict(Value::new().number(n), Verdict::Goto("x".repeat(60).into())))

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::super::compat::Extension;
 use super::super::uapi::expr;
 use super::super::value::{Data, Name, Value};
 use super::{
@@ -187,6 +188,8 @@ impl Expr {
                 packets: given.need(expr::COUNTER_PACKETS)?.u64_be()?,
                 bytes: given.need(expr::COUNTER_BYTES)?.u64_be()?,
             },
+            "match" => Self::Match(read_extension(given)?),
+            "target" => Self::Target(read_extension(given)?),
             _ => return Ok(None),
         }))
     }
@@ -206,6 +209,14 @@ fn read_lookup(given: &Given<'_>) -> Result<Expr, Malformed> {
         set: given.name(expr::LOOKUP_SET)?,
         key: given.reg(expr::LOOKUP_SREG)?,
         found,
+    })
+}
+
+fn read_extension(given: &Given<'_>) -> Result<Extension, Malformed> {
+    Ok(Extension {
+        name: given.need(expr::EXTENSION_NAME)?.text().into_owned().into(),
+        revision: given.number(expr::EXTENSION_REVISION)?,
+        info: given.need(expr::EXTENSION_INFO)?.payload.into(),
     })
 }
 

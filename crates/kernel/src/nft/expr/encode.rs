@@ -1,5 +1,6 @@
 //! Expressions as the kernel reads them.
 
+use super::super::compat::Extension;
 use super::super::uapi::{LIST_ELEM, expr};
 use super::{Expr, Found, Reg, Reject};
 use crate::wire::Writer;
@@ -38,6 +39,8 @@ impl Expr {
             Self::Fib { .. } => "fib",
             Self::Dynset { .. } => "dynset",
             Self::Counter { .. } => "counter",
+            Self::Match(_) => "match",
+            Self::Target(_) => "target",
             Self::Unknown { name, .. } => name,
         }
     }
@@ -99,6 +102,9 @@ impl Expr {
             Self::Counter { packets, bytes } => {
                 writer.u64_be(expr::COUNTER_BYTES, *bytes);
                 writer.u64_be(expr::COUNTER_PACKETS, *packets);
+            }
+            Self::Match(extension) | Self::Target(extension) => {
+                write_extension(writer, extension);
             }
             Self::Bitwise { .. }
             | Self::Numgen { .. }
@@ -207,6 +213,12 @@ fn write_lookup(writer: &mut Writer, set: &str, key: Reg, found: Found) {
         Found::Value(into) => reg(writer, expr::LOOKUP_DREG, into),
         Found::Verdict => writer.u32_be(expr::LOOKUP_DREG, VERDICT_REGISTER),
     }
+}
+
+fn write_extension(writer: &mut Writer, extension: &Extension) {
+    writer.text(expr::EXTENSION_NAME, &extension.name);
+    writer.u32_be(expr::EXTENSION_REVISION, extension.revision);
+    writer.attr(expr::EXTENSION_INFO, &extension.info);
 }
 
 fn write_reject(writer: &mut Writer, reject: Reject) {

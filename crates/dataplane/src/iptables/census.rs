@@ -1,0 +1,104 @@
+//! How many rules there are in each table, for metrics.
+//!
+//! Counted is what kube-proxy counts: rules in our own chains, not the jumps to them.
+
+use ferrule_kernel::xt::Table;
+
+use super::document::{Document, Step};
+use super::names::Chain;
+use super::ruleset::{Drawing, Ruleset, Statics};
+use crate::RuleCount;
+
+/// Rules by table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    filter: usize,
+    nat: usize,
+}
+
+impl Census {
+    /// Of everything.
+    pub fn of(ruleset: &Ruleset) -> Self {
+        let mut census = Self::of_statics(&ruleset.statics);
+        for (shared, ranks) in &ruleset.shared {
+            let rules = ranks.values().map(Vec::len).sum();
+            census.count(shared.table(), rules);
+        }
+        let chains = ruleset.chains.values();
+        census.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
+        census
+    }
+
+    /// Of what does not depend on Services.
+    pub fn of_statics(statics: &Statics) -> Self {
+        let mut census = Self::default();
+        for ((table, _), rules) in &statics.chains {
+            census.count(*table, rules.len());
+        }
+        census.count(Table::Nat, statics.tail.len());
+        census
+    }
+
+    /// Of one Service port.
+    pub fn of_drawing(drawing: &Drawing) -> Self {
+        let mut census = Self::default();
+        for ((shared, _), rules) in &drawing.shared {
+            census.count(shared.table(), rules.len());
+        }
+        census.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
+        census
+    }
+
+    /// Of rules that a document writes.
+    pub fn of_document(document: &Document) -> Self {
+        let mut census = Self::default();
+        for (table, step) in document.rules() {
+            match step {
+                // A jump from a chain that is not ours.
+                Step::Insert(Chain::Fixed(name), ..) if !name.starts_with("KUBE-") => {}
+                Step::Append(..) | Step::Insert(..) => census.count(table, 1),
+                _ => {}
+            }
+        }
+        census
+    }
+
+    const fn count(&mut self, table: Table, rules: usize) {
+        match table {
+            Table::Filter => self.filter += rules,
+            Table::Nat => self.nat += rules,
+            // Only the canary is there.
+            Table::Mangle => {}
+        }
+    }
+
+    /// These, and others.
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            filter: self.filter + other.filter,
+            nat: self.nat + other.nat,
+        }
+    }
+
+    /// The same after something that was so is different.
+    pub const fn with(self, before: Self, after: Self) -> Self {
+        let all = self.plus(after);
+        Self {
+            filter: all.filter.saturating_sub(before.filter),
+            nat: all.nat.saturating_sub(before.nat),
+        }
+    }
+
+    /// For metrics, beside those that were written last.
+    pub fn told(self, written: Self) -> Vec<RuleCount> {
+        let count = |table: Table, owned, written| RuleCount {
+            table: table.as_str(),
+            owned,
+            written,
+        };
+        vec![
+            count(Table::Filter, self.filter, written.filter),
+            count(Table::Nat, self.nat, written.nat),
+        ]
+    }
+}

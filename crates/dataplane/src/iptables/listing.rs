@@ -1,0 +1,188 @@
+//! What is in the tables, as `nf_tables` tells it.
+//!
+//! Chains that are ours are remembered by a digest of each rule, as thousands of them are read
+//! only to be compared. Rules of others are kept only where ours stand among them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ferrule_core::model::Family;
+use ferrule_kernel::exchange::RequestError;
+use ferrule_kernel::nft::{self, Expr, Name, Nft};
+use ferrule_kernel::socket::Transport;
+use ferrule_kernel::xt::Table;
+
+use super::entries::{is_entry, is_like};
+use super::installed::Inventory;
+use super::rule::Rule;
+use super::{diff, encode, names};
+use crate::kernel_family;
+
+/// What is in the tables.
+#[derive(Debug)]
+pub struct Listing {
+    family: Family,
+    tables: BTreeSet<Table>,
+    chains: BTreeMap<Table, BTreeMap<Name, Content>>,
+}
+
+/// What is in a chain, as far as it matters.
+#[derive(Debug)]
+enum Content {
+    /// A digest of each rule.
+    Ours(Vec<u64>),
+    /// Rules of anybody.
+    Entry(Vec<nft::Rule>),
+    /// It is none of our business.
+    Others,
+}
+
+impl Listing {
+    /// Reads everything that is ours.
+    pub fn read<T: Transport>(nft: &mut Nft<T>, family: Family) -> Result<Self, RequestError> {
+        let kernel = kernel_family(family);
+        let found = nft.tables(kernel)?;
+        let named = |name: &str| Table::ALL.into_iter().find(|table| table.as_str() == name);
+        let mut listing = Self {
+            family,
+            tables: found.iter().filter_map(|held| named(&held.table)).collect(),
+            chains: BTreeMap::new(),
+        };
+        for held in nft.all_chains(kernel)? {
+            if let Some(table) = named(&held.table) {
+                listing.add(nft, table, held.object.name)?;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Reads these chains, and leaves out those that are not there.
+    pub fn glance<T: Transport>(
+        nft: &mut Nft<T>,
+        family: Family,
+        chains: &[(Table, &str)],
+    ) -> Result<Self, RequestError> {
+        let mut listing = Self {
+            family,
+            tables: BTreeSet::new(),
+            chains: BTreeMap::new(),
+        };
+        for (table, chain) in chains {
+            let found = nft.chain(kernel_family(family), table.as_str(), chain)?;
+            if let Some(held) = found {
+                listing.add(nft, *table, held.object.name)?;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Reads one chain, as far as it matters.
+    fn add<T: Transport>(
+        &mut self,
+        nft: &mut Nft<T>,
+        table: Table,
+        name: Name,
+    ) -> Result<(), RequestError> {
+        let family = kernel_family(self.family);
+        let content = if is_ours(table, &name) {
+            Content::Ours(rules(nft, family, table, &name, |rule| {
+                digest(&rule.expressions)
+            })?)
+        } else if is_entry(&name) {
+            Content::Entry(rules(nft, family, table, &name, |rule| rule)?)
+        } else {
+            Content::Others
+        };
+        let chains = self.chains.entry(table).or_default();
+        chains.insert(name, content);
+        Ok(())
+    }
+
+    /// Whether somebody made this table already.
+    pub fn has_table(&self, table: Table) -> bool {
+        self.tables.contains(&table)
+    }
+
+    fn content(&self, table: Table, name: &str) -> Option<&Content> {
+        self.chains.get(&table)?.get(name)
+    }
+}
+
+/// Reads a chain. One that went in the meantime has no rules.
+fn rules<T: Transport, A>(
+    nft: &mut Nft<T>,
+    family: ferrule_kernel::Family,
+    table: Table,
+    chain: &str,
+    keep: impl Fn(nft::Rule) -> A,
+) -> Result<Vec<A>, RequestError> {
+    match nft.rules_of(family, table.as_str(), chain) {
+        Ok(found) => Ok(found.into_iter().map(|held| keep(held.object)).collect()),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+impl Inventory for Listing {
+    fn has(&self, table: Table, name: &str) -> bool {
+        self.content(table, name).is_some()
+    }
+
+    fn chains(&self, table: Table) -> Vec<&str> {
+        let chains = self.chains.get(&table).into_iter();
+        chains
+            .flat_map(|chains| chains.keys().map(|name| &**name))
+            .collect()
+    }
+
+    fn holds(&self, (table, name): (Table, &str), rules: &mut dyn Iterator<Item = &Rule>) -> bool {
+        let Some(Content::Ours(digests)) = self.content(table, name) else {
+            return false;
+        };
+        let mut digests = digests.iter();
+        for rule in rules {
+            let wanted = encode::expressions(rule, self.family);
+            let same = wanted.zip(digests.next());
+            if same.is_none_or(|(wanted, found)| digest(&wanted) != *found) {
+                return false;
+            }
+        }
+        digests.next().is_none()
+    }
+
+    fn count(&self, (table, name): (Table, &str), jump: &Rule) -> usize {
+        let Some(Content::Entry(rules)) = self.content(table, name) else {
+            return 0;
+        };
+        let wanted = encode::expressions(jump, self.family);
+        let alike = rules
+            .iter()
+            .filter(|rule| wanted.as_ref().is_some_and(|wanted| is_like(rule, wanted)));
+        alike.count()
+    }
+}
+
+/// Whether a chain is ours, judging by its name.
+pub fn is_ours(table: Table, name: &str) -> bool {
+    let fixed = diff::FIXED.iter().filter(|(at, _)| *at == table);
+    let mut fixed = fixed.flat_map(|(_, chains)| *chains);
+    fixed.any(|chain| chain.is(name)) || (table == Table::Nat && names::is_own(name))
+}
+
+/// Whether two rules do the same; what they have counted does not matter.
+pub fn is_same(one: &[Expr], other: &[Expr]) -> bool {
+    essence(one).eq(essence(other))
+}
+
+/// Everything but what was counted.
+pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
+    let all = expressions.iter();
+    all.filter(|expr| !matches!(expr, Expr::Counter { .. }))
+}
+
+/// What a rule comes down to; what it has counted does not matter.
+pub fn digest(expressions: &[Expr]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    essence(expressions).for_each(|expr| expr.hash(&mut hasher));
+    hasher.finish()
+}

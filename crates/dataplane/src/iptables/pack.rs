@@ -1,0 +1,266 @@
+//! Steps become transactions of `nf_tables`.
+//!
+//! In: a [`Stage`]. Out: one [`Pack`], or several where one would be too large. Then a chain is
+//! always in one of them as a whole, and what it leads to is there before it, so that there is no
+//! moment in which packets are led astray.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::nft::{self, Batch};
+use ferrule_kernel::xt::Table;
+
+use super::document::{Stage, Step};
+use super::installed::Inventory;
+use super::link::Snag;
+use super::listing::Listing;
+use super::names::{self, Chain, Role};
+use super::rows::Rows;
+use super::rule::Rule;
+use super::{encode, entries};
+use crate::kernel_family;
+
+#[cfg(test)]
+mod tests;
+
+/// Larger transactions are not begun: the kernel holds all of one in memory twice.
+const ENOUGH: usize = 8 << 20;
+
+/// Whose a step is, and whether it adds a rule that counts.
+pub type Mark<'d> = (Option<&'d PortKey>, bool);
+
+/// What is known of the tables, and the rest can be asked for.
+pub trait Known {
+    /// All that is there; `None` if that was not looked at.
+    fn listing(&self) -> Option<&Listing>;
+
+    /// The rules of a chain.
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag>;
+}
+
+/// One transaction.
+#[derive(Debug)]
+pub struct Pack<'d> {
+    /// The transaction.
+    pub batch: Batch,
+    /// One for each of its steps.
+    pub marks: Vec<Mark<'d>>,
+    /// Chains in which single rules come and go, as they are afterwards.
+    pub rows: BTreeMap<Chain, Rows>,
+}
+
+/// Turns a stage into transactions, and hands over one after the other.
+pub fn packs<'d, K: Known>(
+    stage: &'d Stage,
+    family: Family,
+    known: &mut K,
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
+) -> Result<(), Snag> {
+    packs_of(ENOUGH, stage, family, known, hand_over)
+}
+
+fn packs_of<'d, K: Known>(
+    enough: usize,
+    stage: &'d Stage,
+    family: Family,
+    known: &mut K,
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
+) -> Result<(), Snag> {
+    let mut packer = Packer {
+        enough,
+        stage,
+        family,
+        pack: Pack::new(family, stage.table),
+        hand_over,
+    };
+    packer.make_room(known)?;
+    packer.rewrite(known)?;
+    packer.edit(known)?;
+    packer.remove(known)?;
+    packer.flush(known)
+}
+
+struct Packer<'d, 'h, K> {
+    enough: usize,
+    stage: &'d Stage,
+    family: Family,
+    pack: Pack<'d>,
+    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
+}
+
+impl<'d> Pack<'d> {
+    fn new(family: Family, table: Table) -> Self {
+        Self {
+            batch: Batch::new(kernel_family(family), table.as_str()),
+            marks: Vec::new(),
+            rows: BTreeMap::new(),
+        }
+    }
+
+    fn mark(&mut self, mark: Mark<'d>) {
+        self.marks.push(mark);
+    }
+
+    fn nobodys(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
+        step(&mut self.batch);
+        self.mark((None, false));
+    }
+}
+
+impl<'d, K: Known> Packer<'d, '_, K> {
+    /// Hands over what is there, if it is enough.
+    fn pause(&mut self, known: &mut K) -> Result<(), Snag> {
+        if self.pack.batch.bytes() < self.enough {
+            return Ok(());
+        }
+        self.flush(known)
+    }
+
+    fn flush(&mut self, known: &mut K) -> Result<(), Snag> {
+        let next = Pack::new(self.family, self.stage.table);
+        let pack = std::mem::replace(&mut self.pack, next);
+        if pack.marks.is_empty() {
+            return Ok(());
+        }
+        (self.hand_over)(known, pack)
+    }
+
+    /// Chains that are written anew.
+    fn declared(&self) -> impl Iterator<Item = Chain> + use<'d, K> {
+        let steps: &'d [Step] = &self.stage.declared;
+        steps.iter().filter_map(|step| match step {
+            Step::Declare(chain) => Some(*chain),
+            _ => None,
+        })
+    }
+
+    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, Snag> {
+        encode::rule(rule, chain, self.family).ok_or(Snag::Beyond)
+    }
+
+    /// The table and all chains that are to be written. Nothing leads to new ones yet.
+    fn make_room(&mut self, known: &mut K) -> Result<(), Snag> {
+        let table = self.stage.table;
+        let listing = known.listing();
+        if listing.is_some_and(|listing| !listing.has_table(table)) {
+            let new = nft::Table::new(table.as_str());
+            self.pack.nobodys(|batch| batch.add_table(&new));
+        }
+        for chain in self.declared() {
+            let name = chain.to_string();
+            if !listing.is_some_and(|listing| listing.has(table, &name)) {
+                let new = nft::Chain::new(name);
+                self.pack.nobodys(|batch| batch.ensure_chain(&new));
+            }
+        }
+        self.pause(known)
+    }
+
+    /// Chains that are written anew, those that others lead to first.
+    fn rewrite(&mut self, known: &mut K) -> Result<(), Snag> {
+        let mut rules: BTreeMap<Chain, Vec<&'d (Option<PortKey>, Step)>> = BTreeMap::new();
+        let mut order: Vec<Chain> = self.declared().collect();
+        rules.extend(order.iter().map(|chain| (*chain, Vec::new())));
+        for step in &self.stage.rules {
+            if let Step::Append(chain, _) = &step.1
+                && let Some(rules) = rules.get_mut(chain)
+            {
+                rules.push(step);
+            }
+        }
+        order.sort_by_key(|chain| distance(*chain));
+        for chain in order {
+            let name = chain.to_string();
+            let listing = known.listing();
+            if listing.is_none_or(|listing| listing.has(self.stage.table, &name)) {
+                self.pack.nobodys(|batch| batch.flush_chain(&name));
+            }
+            for (owner, step) in rules.remove(&chain).unwrap_or_default() {
+                self.append(&name, owner.as_ref(), step)?;
+            }
+            self.pause(known)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, chain: &str, owner: Option<&'d PortKey>, step: &Step) -> Result<(), Snag> {
+        if let Step::Append(_, rule) = step {
+            let rule = self.encode(chain, rule)?;
+            self.pack.batch.add_rule(&rule);
+            self.pack.mark((owner, step.counts()));
+        }
+        Ok(())
+    }
+
+    /// Single rules that come and go in chains that stay.
+    fn edit(&mut self, known: &mut K) -> Result<(), Snag> {
+        let table = self.stage.table;
+        let declared: BTreeSet<Chain> = self.declared().collect();
+        for (owner, step) in &self.stage.rules {
+            let (Step::Append(chain, rule)
+            | Step::Insert(chain, _, rule)
+            | Step::Delete(chain, rule)) = step
+            else {
+                continue;
+            };
+            if matches!(step, Step::Append(..)) && declared.contains(chain) {
+                continue;
+            }
+            let name = chain.to_string();
+            let rule = self.encode(&name, rule)?;
+            if entries::is_entry(&name) && matches!(step, Step::Insert(..)) {
+                self.enter(known, &name, &rule);
+                continue;
+            }
+            let rows = match self.pack.rows.entry(*chain) {
+                Entry::Occupied(rows) => rows.into_mut(),
+                Entry::Vacant(place) => place.insert(known.rows(table, *chain)?),
+            };
+            rows.change(step, &rule, &mut self.pack.batch)
+                .ok_or(Snag::Changed(name))?;
+            self.pack.mark((owner.as_ref(), step.counts()));
+        }
+        self.pause(known)
+    }
+
+    /// Puts a jump before everything else where packets enter.
+    fn enter(&mut self, known: &K, name: &str, rule: &nft::Rule) {
+        let listing = known.listing();
+        let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
+        if let (false, Some(chain)) = (there, entries::entry(self.stage.table, name)) {
+            self.pack.nobodys(|batch| batch.ensure_chain(&chain));
+        }
+        self.pack.nobodys(|batch| batch.insert_rule(rule));
+    }
+
+    /// Chains that nothing leads to any more, but for each other.
+    fn remove(&mut self, known: &mut K) -> Result<(), Snag> {
+        for step in &self.stage.declared {
+            if let Step::Empty(name) = step {
+                self.pack.nobodys(|batch| batch.flush_chain(name));
+                self.pause(known)?;
+            }
+        }
+        for step in &self.stage.removed {
+            if let Step::Remove(name) = step {
+                self.pack.nobodys(|batch| batch.delete_chain(name));
+                self.pause(known)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a chain is from where packets end: what is nearer is written first.
+fn distance(chain: Chain) -> u8 {
+    match chain {
+        Chain::Own(Role::Endpoint, _) => 1,
+        Chain::Own(Role::Cluster | Role::Local, _) => 2,
+        Chain::Own(Role::External, _) => 3,
+        Chain::Own(Role::Firewall, _) => 4,
+        names::NODE_PORTS => 5,
+        names::SERVICES => 6,
+        Chain::Fixed(_) => 0,
+    }
+}

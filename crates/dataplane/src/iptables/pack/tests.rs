@@ -1,0 +1,145 @@
+//! How steps are distributed over transactions, and what becomes of them.
+
+use ferrule_core::model::{Protocol, ServiceKey};
+use ferrule_kernel::nft::Held;
+
+use super::super::names::{MARK_MASQ, Names, SERVICES};
+use super::super::rule::{Part, Target};
+use super::*;
+
+/// Knows what it is told.
+#[derive(Default)]
+struct Told(Vec<Held<nft::Rule>>);
+
+impl Known for Told {
+    fn listing(&self) -> Option<&Listing> {
+        None
+    }
+
+    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, Snag> {
+        Ok(Rows::new(&chain.to_string(), self.0.clone()))
+    }
+}
+
+fn key(name: &str) -> PortKey {
+    PortKey {
+        service: ServiceKey::new("demo", name),
+        name: "".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+/// A Service's chain that leads to that of its endpoint.
+fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
+    let names = Names::new(key);
+    let chooser = names.chain(Role::Cluster);
+    let endpoint = names.chain(Role::Endpoint);
+    let to = |chain| Rule::new([], Target::Jump(chain));
+    stage.rewrite(chooser, [(Some(key), &to(endpoint))]);
+    stage.rewrite(endpoint, [(Some(key), &to(MARK_MASQ))]);
+    to(chooser)
+}
+
+/// What each transaction does, in words.
+fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, Snag> {
+    let mut all = Vec::new();
+    packs_of(enough, stage, Family::V4, told, &mut |_, pack| {
+        assert_eq!(pack.batch.len(), pack.marks.len());
+        let steps = 0..pack.batch.len();
+        all.push(steps.map(|step| pack.batch.describe(step)).collect());
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+#[test]
+fn what_is_led_to_is_written_before_what_leads_there() {
+    let mut stage = Stage::new(Table::Nat);
+    let one = key("one");
+    let way = pair(&mut stage, &one);
+    stage.rewrite(SERVICES, [(Some(&one), &way)]);
+    stage.rewrite(MARK_MASQ, [(None, &Rule::new([], Target::SetMark(1)))]);
+    stage.remove("KUBE-SVC-OLD");
+    let whole = described(usize::MAX, &stage, &mut Told::default()).unwrap();
+    let [whole] = &whole[..] else {
+        panic!("{whole:?}");
+    };
+    let rules: Vec<_> = whole
+        .iter()
+        .filter_map(|step| step.strip_prefix("add rule to "))
+        .map(|name| &name[..8])
+        .collect();
+    assert_eq!(rules, ["KUBE-MAR", "KUBE-SEP", "KUBE-SVC", "KUBE-SER"]);
+    assert_eq!(
+        whole[whole.len() - 2..],
+        ["flush chain KUBE-SVC-OLD", "delete chain KUBE-SVC-OLD"]
+    );
+    // However small transactions are: the same, and each chain in one of them.
+    let pieces = described(1, &stage, &mut Told::default()).unwrap();
+    assert!(pieces.len() > 4);
+    assert_eq!(pieces.concat(), *whole);
+    for piece in &pieces {
+        for step in piece {
+            if let Some(chain) = step.strip_prefix("add rule to ") {
+                assert!(piece.contains(&format!("flush chain {chain}")), "{piece:?}");
+            }
+        }
+    }
+}
+
+fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
+    Held {
+        handle,
+        table: "nat".into(),
+        object: encode::rule(rule, "KUBE-SERVICES", Family::V4).unwrap(),
+    }
+}
+
+#[test]
+fn single_rules_come_and_go_where_they_stand() {
+    let rule = |text: &str| Rule::new([Part::Comment(text.to_owned())], Target::Accept);
+    let told = || {
+        Told(vec![
+            row(7, &rule("a")),
+            row(8, &rule("b")),
+            row(9, &rule("a")),
+        ])
+    };
+    let edits = |steps: Vec<Step>| {
+        let mut stage = Stage::new(Table::Nat);
+        stage.rules = steps.into_iter().map(|step| (None, step)).collect();
+        described(usize::MAX, &stage, &mut told()).map(|packs| packs.concat())
+    };
+    // The first of two equal ones goes; what was put before it is not in the way.
+    let steps = edits(vec![
+        Step::Insert(SERVICES, 1, rule("c")),
+        Step::Insert(SERVICES, 5, rule("d")),
+        Step::Delete(SERVICES, rule("a")),
+        Step::Delete(SERVICES, rule("a")),
+    ]);
+    assert_eq!(
+        steps.unwrap(),
+        [
+            "add rule to KUBE-SERVICES",
+            "add rule to KUBE-SERVICES",
+            "delete rule 7 of KUBE-SERVICES",
+            "delete rule 9 of KUBE-SERVICES"
+        ]
+    );
+    // What should be there and is not.
+    for step in [
+        Step::Delete(SERVICES, rule("x")),
+        Step::Insert(SERVICES, 5, rule("c")),
+    ] {
+        assert!(matches!(edits(vec![step]), Err(Snag::Changed(_))));
+    }
+}
+
+#[test]
+fn what_cannot_be_said_is_beyond_us() {
+    let mut stage = Stage::new(Table::Nat);
+    let long = Rule::new([Part::Comment("x".repeat(256))], Target::Accept);
+    stage.rewrite(SERVICES, [(None, &long)]);
+    let result = described(usize::MAX, &stage, &mut Told::default());
+    assert!(matches!(result, Err(Snag::Beyond)));
+}

@@ -1,0 +1,179 @@
+//! The nft flavour's tables, spoken to directly: what iptables' own programs cannot show.
+
+use std::time::Duration;
+
+use ferrule_core::model::Family;
+use ferrule_dataplane::Dataplane;
+use ferrule_dataplane::iptables::Listener;
+use ferrule_kernel::xt::Flavour;
+
+use crate::state::everything;
+use crate::support::*;
+
+const SOON: Duration = Duration::from_millis(250);
+const EVENTUALLY: Duration = Duration::from_secs(20);
+
+fn listening(family: Family) -> (Scene, Listener) {
+    let mut scene = Scene::new(family, Flavour::Nft);
+    everything(&mut scene);
+    scene.whole();
+    let own = scene.dataplane.port().unwrap();
+    (scene, Listener::open(vec![own]).unwrap())
+}
+
+/// Everything that was heard until it is quiet.
+fn heard(listener: &mut Listener) -> Vec<Family> {
+    let mut heard = Vec::new();
+    loop {
+        let next = listener.next(SOON).unwrap();
+        if next.is_empty() {
+            return heard;
+        }
+        heard.extend(next);
+    }
+}
+
+/// Waits until something is heard.
+fn waited(listener: &mut Listener) -> Vec<Family> {
+    let heard = (0..10_000).map(|_| listener.next(EVENTUALLY).unwrap());
+    let mut heard = heard.skip_while(Vec::is_empty);
+    heard.next().unwrap_or_default()
+}
+
+#[test]
+fn changes_of_others_to_our_rules_are_heard() {
+    for family in Family::ALL {
+        in_namespace(move || {
+            let (mut scene, mut listener) = listening(family);
+            let before = scene.saved();
+            for commands in [
+                &["-t nat -F"][..],
+                &["-F"],
+                &["-t nat -F", "-t nat -X"],
+                &["-t mangle -X"],
+                &["-t nat -I KUBE-SERVICES -j ACCEPT"],
+                &["-D INPUT 1"],
+                &["-F KUBE-FORWARD"],
+            ] {
+                for command in commands {
+                    scene.iptables(command);
+                }
+                assert_eq!(waited(&mut listener), [family], "{commands:?}");
+                assert!(scene.whole() > 0, "{commands:?}");
+                assert_eq!(scene.saved(), before, "{commands:?}");
+                heard(&mut listener);
+            }
+        });
+    }
+}
+
+#[test]
+fn changes_that_do_not_concern_us_are_not_heard() {
+    in_namespace(|| {
+        let (mut scene, mut listener) = listening(Family::V4);
+        for command in [
+            "-N DOCKER",
+            "-A DOCKER -j RETURN",
+            "-I INPUT -j DOCKER",
+            "-P FORWARD DROP",
+            "-t nat -A PREROUTING -p udp -j ACCEPT",
+            "-t nat -N KUBE-KUBELET-CANARY",
+            "-A KUBE-FIREWALL -j RETURN",
+            "-D INPUT -j DOCKER",
+            "-F DOCKER",
+            "-X DOCKER",
+        ] {
+            scene.iptables(command);
+        }
+        // Ours neither.
+        scene.no_service("plain");
+        scene.step();
+        assert!(listener_is_quiet(&mut listener));
+    });
+}
+
+/// Whether nothing is heard. What was expected wakes the listener, too.
+fn listener_is_quiet(listener: &mut Listener) -> bool {
+    (0..200).all(|_| listener.next(Duration::from_millis(2)).unwrap().is_empty())
+        && heard(listener).is_empty()
+}
+
+#[test]
+fn the_policy_of_others_stays() {
+    everywhere(|family, flavour| {
+        let mut scene = Scene::new(family, flavour);
+        scene.iptables("-P FORWARD DROP");
+        everything(&mut scene);
+        scene.whole();
+        assert!(scene.saved().contains(":FORWARD DROP"));
+        scene.iptables("-F FORWARD");
+        scene.whole();
+        assert!(scene.saved().contains(":FORWARD DROP"));
+    });
+}
+
+#[test]
+fn a_refusal_of_the_kernel_is_laid_at_the_right_door() {
+    for family in Family::ALL {
+        in_namespace(move || {
+            let mut scene = Scene::new(family, Flavour::Nft);
+            everything(&mut scene);
+            scene.whole();
+            let saved = scene.saved();
+            let chain = |name: &str| {
+                let line = saved.lines().find(|line| {
+                    line.starts_with("-A KUBE-SERVICES")
+                        && line.contains(&format!("{name} cluster"))
+                });
+                line.unwrap().rsplit(' ').next().unwrap().to_owned()
+            };
+            let port = chain("demo/port");
+            scene.dataplane.remove().unwrap();
+            // Nothing may lead to a chain that packets enter by themselves.
+            let table = match family {
+                Family::V4 => "ip",
+                Family::V6 => "ip6",
+            };
+            let hook = "{ type nat hook postrouting priority 50; }";
+            run("nft", &[&format!("add chain {table} nat {port} {hook}")]);
+            scene.whole();
+            let refused = scene.dataplane.refused();
+            let names: Vec<_> = refused.iter().map(|r| r.key.to_string()).collect();
+            assert_eq!(names, ["demo/port"]);
+            assert!(
+                refused[0].message.contains("KUBE-"),
+                "{}",
+                refused[0].message
+            );
+            let saved = run("nft", &["list", "table", table, "nat"]);
+            assert!(saved.contains("KUBE-SVC-"));
+            // It bore the name of one of our chains and led nowhere, so it is gone.
+            assert!(!saved.contains("priority 50"));
+            scene.whole();
+            assert!(scene.dataplane.refused().is_empty());
+            assert!(scene.saved().contains("demo/port cluster IP"));
+            assert_eq!(scene.whole(), 0);
+        });
+    }
+}
+
+#[test]
+fn what_rules_have_counted_is_no_difference() {
+    in_namespace(|| {
+        let mut scene = Scene::new(Family::V4, Flavour::Nft);
+        everything(&mut scene);
+        scene.whole();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .send_to(b"hello", socket.local_addr().unwrap())
+            .unwrap();
+        let counted = run("iptables-nft-save", &["-c"]);
+        assert!(
+            !counted
+                .lines()
+                .filter(|l| l.contains("KUBE-FIREWALL"))
+                .all(|l| l.starts_with("[0:0]"))
+        );
+        assert_eq!(scene.whole(), 0);
+    });
+}
