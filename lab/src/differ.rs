@@ -39,6 +39,8 @@ const GLANCE: Duration = Duration::from_millis(60);
 const STARE: Duration = Duration::from_millis(1500);
 /// Clusters that are cut down; of more, only the seed is told.
 const MOST_TOLD: usize = 3;
+/// A word after so many clusters.
+const PROGRESS: u64 = 50;
 /// Writers at work at the same time.
 const WRITERS: usize = 4;
 
@@ -59,6 +61,13 @@ pub fn run(lab: &mut Lab, order: Order, folder: &Path) -> Result<bool> {
     let mut differ = Differ::begin(lab)?;
     let mut failed = Vec::new();
     for seed in order.seed..order.seed + order.count {
+        let done = seed - order.seed;
+        if done > 0 && done.is_multiple_of(PROGRESS) {
+            println!(
+                "{done} clusters after {:.0} s",
+                begun.elapsed().as_secs_f64()
+            );
+        }
         let found = differ
             .cluster(seed, &draw::history(seed))
             .with_context(|| format!("cluster with seed {seed}"))?;
@@ -187,10 +196,9 @@ impl<'a> Differ<'a> {
             let (mut differences, after) = self.look(seed, past, &before)?;
             differences.extend(after.met.scattered(&past[number]));
             if number > 0 {
-                let by_name = self.lab.worlds.iter().any(rules::is_about);
                 let moved = after
                     .met
-                    .moved(&before.met, &past[number - 1], &past[number], by_name);
+                    .moved(&before.met, &past[number - 1], &past[number]);
                 differences.extend(moved);
             }
             if !differences.is_empty() {
@@ -204,28 +212,26 @@ impl<'a> Differ<'a> {
         Ok(None)
     }
 
-    /// Makes the API server say what a state says. A fresh cluster shares nothing with the one
-    /// before it, even where names are the same.
+    /// Makes the API server say what a state says: what is new before what is gone, so that nothing
+    /// is missing in between. A fresh cluster shares nothing with the one before it, even where
+    /// names are the same.
     fn write(&mut self, state: &State, fresh: bool) -> Result<()> {
         let begun = os::now();
         let wanted = objects(state)?;
-        let gone = self
-            .written
-            .iter()
-            .filter(|(path, _)| fresh || !wanted.contains_key(*path));
-        let gone: Vec<_> = gone
-            .map(|(path, object)| (path.clone(), object.clone()))
-            .collect();
         let api = &self.lab.control.api;
-        at_once(&gone, |(_, object)| api.delete(object))?;
-        for (path, _) in &gone {
-            self.written.remove(path);
+        if fresh {
+            let old: Vec<_> = std::mem::take(&mut self.written).into_values().collect();
+            at_once(&old, |object| api.delete(object))?;
         }
         let changed = wanted
             .iter()
             .filter(|(path, object)| self.written.get(*path) != Some(object));
-        let changed: Vec<_> = changed.collect();
-        at_once(&changed, |(_, object)| api.apply(object))?;
+        let changed: Vec<_> = changed.map(|(_, object)| object).collect();
+        at_once(&changed, |object| api.apply(object))?;
+        let gone = self.written.iter();
+        let gone = gone.filter(|(path, _)| !wanted.contains_key(*path));
+        let gone: Vec<_> = gone.map(|(_, object)| object).collect();
+        at_once(&gone, |object| api.delete(object))?;
         self.written = wanted;
         self.tally.writing += begun.elapsed();
         let begun = os::now();

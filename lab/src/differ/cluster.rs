@@ -190,11 +190,6 @@ impl Service {
         all
     }
 
-    /// Whether its slices are left to the short form.
-    pub fn is_short(&self) -> bool {
-        self.words().is_some()
-    }
-
     fn items(&self) -> Result<Vec<Value>> {
         let mut item = json!({
             "service": self.name,
@@ -298,6 +293,11 @@ impl Service {
             Family::V4 => ("4", "IPv4"),
             Family::V6 => ("6", "IPv6"),
         };
+        // The first is named as in short form, so that it stays the same slice.
+        let name = match group.number {
+            1 => format!("{}-{suffix}", self.name),
+            number => format!("{}-{number}-{suffix}", self.name),
+        };
         let words: Vec<_> = self.ports.iter().map(|port| self.port(port)).collect();
         let mut ports = short::slice_ports(&words)?;
         if let Some(target) = group.target {
@@ -308,7 +308,7 @@ impl Service {
         Ok(json!({
             "kind": "EndpointSlice",
             "metadata": {
-                "name": format!("{}-{}-{suffix}", self.name, group.number),
+                "name": name,
                 "labels": { "kubernetes.io/service-name": self.name },
             },
             "addressType": kind,

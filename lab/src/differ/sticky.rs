@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cluster::{Condition, Group, Service, State};
+use super::cluster::{Condition, Service, State};
 use super::matrix::{self, Cell, CellKey, Difference};
 use crate::plan::Family;
 use crate::probe::{Answer, Answers};
@@ -47,21 +47,14 @@ impl Met {
     }
 
     /// Clients that met another pod than before though the one of before is ready, in one world
-    /// and not in another. Where clients are remembered `by_name`, only those count for whom their
-    /// endpoint has the same one.
-    pub fn moved(
-        &self,
-        before: &Self,
-        then: &State,
-        now: &State,
-        by_name: bool,
-    ) -> Vec<Difference> {
+    /// and not in another.
+    pub fn moved(&self, before: &Self, then: &State, now: &State) -> Vec<Difference> {
         let worlds = self.by_world.iter().zip(&before.by_world);
         let facts = worlds.map(|(met, before)| {
             let mut facts = BTreeMap::new();
             for (cell, pod) in met {
                 if let Some(earlier) = before.get(cell)
-                    && stays(cell, earlier, then, now, by_name)
+                    && stays(cell, earlier, then, now)
                 {
                     let fact = if earlier == pod { "kept" } else { "moved" };
                     facts.insert(format!("{cell:?}, its pod"), fact.to_owned());
@@ -103,13 +96,7 @@ fn client(&(sender, to, protocol): &CellKey, state: &State) -> Option<String> {
 }
 
 /// Whether a pod that was chosen must be chosen again.
-fn stays(
-    &(_, to, protocol): &CellKey,
-    pod: &str,
-    then: &State,
-    now: &State,
-    by_name: bool,
-) -> bool {
+fn stays(&(_, to, protocol): &CellKey, pod: &str, then: &State, now: &State) -> bool {
     let owner = |state: &State| {
         let owners = state.owners(to, protocol);
         match owners[..] {
@@ -120,27 +107,27 @@ fn stays(
     let (Some((was, old_port)), Some((is, port))) = (owner(then), owner(now)) else {
         return false;
     };
-    let ready = |service: &Service| {
-        let own: Vec<_> = service.endpoints().filter(|e| e.pod == pod).collect();
-        own.len() == 1 && own[0].condition == Condition::Ready && own[0].only.is_none()
+    // In one slice, and ready.
+    let place = |service: &Service| {
+        let groups = service.groups.iter();
+        let all = groups.flat_map(|group| group.endpoints.iter().map(|e| (group.number, e)));
+        let own: Vec<_> = all.filter(|(_, endpoint)| endpoint.pod == pod).collect();
+        match own[..] {
+            [(number, e)] if e.condition == Condition::Ready && e.only.is_none() => Some(number),
+            _ => None,
+        }
     };
     was.name == is.name
         && was.affinity == is.affinity
         && old_port == port
-        && (!by_name || written(&was, pod) == written(&is, pod))
+        // A port has a name only beside others, and another name makes it another port.
+        && (was.ports.len() == 1) == (is.ports.len() == 1)
+        // One that moves between slices is in neither for a moment.
+        && place(&was).is_some()
+        && place(&was) == place(&is)
         && [&was, &is].into_iter().all(|service| {
-            ready(service) && matrix::is_even(service) && targets(service).is_empty()
+            matrix::is_even(service) && targets(service).is_empty()
         })
-}
-
-/// How objects name a pod's endpoint. iptables remembers a client in a list that is called after the
-/// Service's port, which has a name only beside others, and the list goes with the endpoint, which
-/// may be gone for a moment when it goes from one slice to another.
-fn written(service: &Service, pod: &str) -> (bool, bool, Option<u8>) {
-    let has = |group: &&Group| group.endpoints.iter().any(|e| e.pod == pod);
-    let group = service.groups.iter().find(has);
-    let alone = service.ports.len() == 1;
-    (alone, service.is_short(), group.map(|group| group.number))
 }
 
 /// Target ports that slices choose for themselves; an endpoint with another port is another one.

@@ -25,22 +25,22 @@ pub fn tell(history: &[State], differences: &[Difference], reference: usize) -> 
             .keys()
             .filter(|path| !now.contains_key(*path))
             .collect();
+        let mut applied = String::new();
+        if number == 0 && hints(history) {
+            zones(&mut applied)?;
+        }
+        for item in items.iter().filter(|item| !items_before.contains(*item)) {
+            write_item(&mut applied, item)?;
+        }
+        if !applied.is_empty() {
+            write!(text, "- apply:\n{applied}")?;
+        }
         if !gone.is_empty() {
             let gone: Vec<_> = gone
                 .iter()
                 .filter_map(|path| word(&before[*path]))
                 .collect();
             writeln!(text, "- delete: [{}]", gone.join(", "))?;
-        }
-        let mut new = String::new();
-        if number == 0 && hints(history) {
-            zones(&mut new)?;
-        }
-        for item in items.iter().filter(|item| !items_before.contains(*item)) {
-            write_item(&mut new, item)?;
-        }
-        if !new.is_empty() {
-            writeln!(text, "- apply:\n{}", new.trim_end())?;
         }
         before = now;
         items_before = items;
