@@ -94,12 +94,25 @@ fn the_file_decides_and_flags_beat_it() {
 
 #[test]
 fn modes_that_are_missing_are_told_with_those_there_are() {
-    for mode in ["iptables", "ipvs"] {
-        let said = stderr(&render(&["--mode", mode]));
-        assert!(said.contains(mode) && said.contains("nftables"), "{said}");
+    let said = stderr(&render(&["--mode=ipvs"]));
+    for mode in ["ipvs", "nftables", "iptables"] {
+        assert!(said.contains(mode), "{said}");
     }
     assert!(stderr(&render(&[])).contains("--mode"));
     assert!(stderr(&render(&["--mode=ebpf"])).contains("ebpf"));
+}
+
+#[test]
+fn in_mode_iptables_the_words_are_those_of_iptables_restore() {
+    let text = stdout(&render(&["--mode=iptables", "--family=ipv4"]));
+    for words in [
+        "*nat",
+        ":KUBE-SERVICES - [0:0]",
+        "-A KUBE-SERVICES",
+        "COMMIT",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 /// A program that ends with the test.
