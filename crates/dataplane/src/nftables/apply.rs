@@ -12,14 +12,14 @@ use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::memory;
-use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
+use ferrule_kernel::nft::{Batch, BatchError, Name, Nft, Table};
 use ferrule_kernel::socket::{Socket, Transport};
 
 use super::Options;
-use super::diff::{self, Ground, Redrawn, Step};
+use super::diff::{self, Ground, Looked, Redrawn, Step};
 use super::names::{self, Pick, TABLE};
 use super::render;
-use super::ruleset::{Shares, Statics};
+use super::ruleset::{Ruleset, Shares, Statics};
 use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
@@ -33,6 +33,8 @@ pub struct Nftables<T = Socket> {
     nft: Nft<T>,
     /// `None` when we do not know what is in the kernel.
     written: Option<Written>,
+    /// Whether something may stand in for our table.
+    interim: bool,
 }
 
 /// What a delta needs to know about the rest.
@@ -41,7 +43,7 @@ struct Written {
     statics: Statics,
     picks: BTreeSet<Pick>,
     shares: Shares,
-    /// Chains without rules that nothing leads to.
+    /// Chains that nothing leads to. They go with the next change.
     retired: BTreeSet<Name>,
 }
 
@@ -73,6 +75,7 @@ impl<T: Transport> Nftables<T> {
             options,
             nft,
             written: None,
+            interim: false,
         }
     }
 
@@ -100,13 +103,17 @@ impl<T: Transport> Nftables<T> {
         if tables.iter().all(|table| &*table.object.name != TABLE) {
             return Ok(Applied::default());
         }
-        let mut batch = Batch::new(family, TABLE);
+        let steps = self.delete(&names::table())?;
+        Ok(Applied { steps })
+    }
+
+    fn delete(&mut self, table: &Table) -> Result<usize, ApplyError> {
         // Somebody else may delete it first, and deleting what is not there is refused.
-        batch.add_table(&names::table());
-        batch.delete_table();
+        let steps = [Step::AddTable, Step::DeleteTable];
+        let batch = batch(&steps, kernel_family(self.family), table);
         let done = self.nft.commit(&batch);
-        done.map_err(|error| refused(error, &[]))?;
-        Ok(Applied { steps: batch.len() })
+        done.map_err(|error| refused(error, &steps))?;
+        Ok(batch.len())
     }
 
     fn ground(&self) -> Ground {
@@ -116,33 +123,68 @@ impl<T: Transport> Nftables<T> {
         }
     }
 
-    fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
+    fn whole(&mut self, desired: &Desired, looked: Looked) -> Result<Applied, ApplyError> {
         let ground = self.ground();
+        let mut bridged = None;
         let mut attempt = 1;
-        let (wanted, steps) = loop {
+        let (wanted, done) = loop {
             let mut wanted = render::ruleset(desired, self.family, self.options);
             let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
-            let steps = match &installed {
-                Some(installed) => diff::whole(installed, &mut wanted, ground),
-                None => diff::create(&mut wanted, ground),
+            let difference = match &installed {
+                Some(installed) if !diff::is_foreign(installed, ground.family) => {
+                    diff::whole(installed, &wanted, ground, looked)
+                }
+                Some(_) if bridged.is_none() => {
+                    bridged = Some(self.bridge(&mut wanted));
+                    continue;
+                }
+                Some(_) => diff::replace(&mut wanted, ground).into(),
+                None => diff::create(&mut wanted, ground).into(),
             };
             // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
             let generation = installed.map(|installed| installed.generation);
             let generation = generation.filter(|_| attempt < ATTEMPTS);
-            match self.commit(steps, generation) {
-                Ok(done) => break (wanted, done),
+            match self.commit(difference.steps, generation) {
+                Ok(mut done) => {
+                    done.kept.extend(difference.idle);
+                    break (wanted, done);
+                }
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
+        let mut steps = done.made + bridged.unwrap_or_default();
+        if self.interim {
+            steps += self.delete(&names::interim())?;
+            self.interim = false;
+        }
         self.written = Some(Written {
             statics: wanted.statics,
             picks: wanted.picks,
             shares: wanted.shares,
-            retired: steps.kept,
+            retired: done.kept,
         });
-        Ok(Applied { steps: steps.made })
+        Ok(Applied { steps })
+    }
+
+    /// Writes a table that translates packets while ours is replaced; the number of steps.
+    ///
+    /// Chains that packets enter go and come with their table, and each looks by itself which
+    /// generation it is in, those of the new table first. A packet that is between the two when
+    /// the generation changes found the new one not there yet, and finds the old one gone. With
+    /// this table there is always one that is there in both.
+    ///
+    /// It is a courtesy: where it is refused, we replace ours without.
+    fn bridge(&mut self, wanted: &mut Ruleset) -> usize {
+        let ground = self.ground();
+        let mut steps = vec![Step::AddTable, Step::DeleteTable];
+        steps.extend(diff::translation(wanted, ground));
+        let batch = batch(&steps, ground.family, &names::interim());
+        let done = self.nft.commit(&batch);
+        // If the answer was lost it may be there.
+        self.interim = matches!(done, Ok(_) | Err(BatchError::Lost(_)));
+        done.map_or(0, |_| batch.len())
     }
 
     /// Makes the steps, all or none. Chains that are still busy stay.
@@ -156,7 +198,7 @@ impl<T: Transport> Nftables<T> {
     ) -> Result<Done, (BatchError, Vec<Step>)> {
         let mut kept = BTreeSet::new();
         loop {
-            let mut batch = batch(&steps, kernel_family(self.family));
+            let mut batch = batch(&steps, kernel_family(self.family), &names::table());
             if let Some(generation) = generation {
                 batch.expect_generation(generation);
             }
@@ -194,17 +236,22 @@ impl<T: Transport> Nftables<T> {
             };
             redrawn.add(draw(&change.before), draw(&change.after));
         }
-        let mut steps = redrawn.steps(&written.shares, &written.picks, ground);
+        let retired = std::mem::take(&mut written.retired);
+        let (again, gone): (BTreeSet<_>, BTreeSet<_>) =
+            retired.into_iter().partition(|chain| redrawn.needs(chain));
+        // One that is needed again may have its rules still.
+        let mut steps: Vec<_> = again.into_iter().map(Step::FlushChain).collect();
+        steps.extend(redrawn.steps(&written.shares, &written.picks, ground));
         if delta.facts {
             let facts = desired.facts(self.family);
             let statics = render::statics(facts, self.family, self.options);
             steps.extend(diff::statics(&written.statics, &statics));
             written.statics = statics;
         }
-        if !steps.is_empty() {
-            let retired = std::mem::take(&mut written.retired).into_iter();
-            let retired = retired.filter(|chain| !redrawn.needs(chain));
-            steps.extend(retired.map(Step::DeleteChain));
+        if steps.is_empty() {
+            written.retired = gone;
+        } else {
+            steps.extend(gone.into_iter().map(Step::DeleteChain));
         }
         let done = self.commit(steps, None);
         let done = done.map_err(|(error, steps)| refused(error, &steps))?;
@@ -222,8 +269,13 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
-            (Scope::Delta(_) | Scope::Whole, _) => {
-                let applied = self.whole(work.desired);
+            (Scope::Delta(_) | Scope::Whole, written) => {
+                let looked = if written.is_some() {
+                    Looked::Before
+                } else {
+                    Looked::Never
+                };
+                let applied = self.whole(work.desired, looked);
                 // Nothing as large as this happens again soon.
                 memory::give_back();
                 applied
@@ -232,11 +284,11 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
     }
 }
 
-fn batch(steps: &[Step], family: ferrule_kernel::Family) -> Batch {
-    let mut batch = Batch::new(family, TABLE);
+fn batch(steps: &[Step], family: ferrule_kernel::Family, table: &Table) -> Batch {
+    let mut batch = Batch::new(family, table.name.clone());
     for step in steps {
         match step {
-            Step::AddTable => batch.add_table(&names::table()),
+            Step::AddTable => batch.add_table(table),
             Step::DeleteTable => batch.delete_table(),
             Step::AddSet(container) => batch.add_set(&container.set(family)),
             Step::AddOwnSet(set) => batch.add_set(set),
