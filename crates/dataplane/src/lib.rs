@@ -12,6 +12,7 @@ pub mod conntrack;
 mod dry_run;
 pub mod host;
 pub mod iptables;
+pub mod ipvs;
 pub mod nftables;
 mod recorder;
 

@@ -2,14 +2,16 @@
 //!
 //! In: typed requests. Out: typed answers, or an error that says what helps. The bytes between are
 //! netlink's: [`wire`] writes and reads them, [`socket`] carries them, [`exchange`] matches answers
-//! to requests. [`nft`], [`conntrack`] and [`route`] are the languages spoken. [`xt`] alone runs
-//! programs instead.
+//! to requests. [`nft`], [`conntrack`], [`route`], [`ipset`] and [`ipvs`] are the languages spoken.
+//! [`xt`] alone runs programs instead.
 //!
 //! Nothing here knows Kubernetes, and nothing is decided here. What the kernel says is never
 //! trusted to be well formed.
 
 pub mod conntrack;
 pub mod exchange;
+pub mod ipset;
+pub mod ipvs;
 pub mod memory;
 pub mod netns;
 pub mod nfacct;

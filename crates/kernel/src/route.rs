@@ -1,6 +1,7 @@
 //! Interfaces and addresses of this machine, and their changes.
 //!
-//! Out: [`Link`]s and [`Address`]es, once or as [`Event`]s. Routes are not looked at.
+//! Out: [`Link`]s and [`Address`]es, once or as [`Event`]s. In: a link to delete. Routes are not
+//! looked at.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use crate::exchange::{Exchange, RequestError};
 use crate::socket::{Heard, Protocol, Socket, Transport};
-use crate::wire::{Attribute, Malformed, Message, messages};
+use crate::wire::{Attribute, Attributes, Malformed, Message, attributes, messages};
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,8 @@ const GETADDR: u16 = 22;
 
 const LINK_HEADER: usize = 16;
 const LINK_NAME: u16 = 3;
+const LINK_INFO: u16 = 18;
+const LINK_INFO_KIND: u16 = 1;
 
 const ADDRESS_HEADER: usize = 8;
 const ADDRESS: u16 = 1;
@@ -40,6 +43,8 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// What made it: `dummy`, `veth` and so on; nothing for what is built in.
+    pub kind: Option<String>,
     /// Bits; [`Link::UP`] and so on.
     pub flags: u32,
 }
@@ -116,6 +121,17 @@ impl<T: Transport> Route<T> {
                 Ok(())
             },
         )
+    }
+
+    /// Deletes an interface, by its number. It must be of a kind that can be.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn delete_link(&mut self, index: u32) -> Result<(), RequestError> {
+        let mut header = [0; LINK_HEADER];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        self.exchange
+            .acknowledged(DELLINK, 0, |writer| writer.raw(&header))
     }
 
     /// All addresses of both families.
@@ -219,15 +235,28 @@ fn read_link(message: &Message<'_>) -> Result<Link, Malformed> {
     let mut link = Link {
         index: u32::from_ne_bytes([i0, i1, i2, i3]),
         name: String::new(),
+        kind: None,
         flags: u32::from_ne_bytes([f0, f1, f2, f3]),
     };
     for attr in message.attributes(LINK_HEADER)? {
         let attr = attr?;
-        if attr.kind == LINK_NAME {
-            link.name = attr.text().into_owned();
+        match attr.kind {
+            LINK_NAME => link.name = attr.text().into_owned(),
+            LINK_INFO => link.kind = read_kind(attributes(attr.payload))?,
+            _ => {}
         }
     }
     Ok(link)
+}
+
+fn read_kind(info: Attributes<'_>) -> Result<Option<String>, Malformed> {
+    for attr in info {
+        let attr = attr?;
+        if attr.kind == LINK_INFO_KIND {
+            return Ok(Some(attr.text().into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {

@@ -47,6 +47,8 @@ pub enum Protocol {
     Route,
     /// nftables, conntrack, ipset.
     Netfilter,
+    /// Whatever has no protocol of its own: IPVS.
+    Generic,
 }
 
 /// What was heard of changes.
@@ -87,6 +89,7 @@ impl Socket {
         let fd = sys::open(match protocol {
             Protocol::Route => libc::NETLINK_ROUTE,
             Protocol::Netfilter => libc::NETLINK_NETFILTER,
+            Protocol::Generic => libc::NETLINK_GENERIC,
         })?;
         set_limit(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_LIMIT)?;
         set_limit(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_LIMIT)?;

@@ -9,6 +9,7 @@
 mod direct;
 mod encoding;
 mod faults;
+mod ipvs;
 mod random;
 mod recorded;
 mod rules;

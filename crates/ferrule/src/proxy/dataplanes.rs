@@ -7,7 +7,7 @@ use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun, ipvs};
 
 use super::guard::Guard;
 use super::reporter::whole;
@@ -107,17 +107,17 @@ pub fn clean_up(options: &Options) -> anyhow::Result<()> {
     if options.dry_run {
         return Ok(());
     }
-    let mut failed = false;
-    for mode in [Mode::Iptables, Mode::Nftables] {
-        for family in Family::ALL {
-            if let Err(error) = remove(mode, family) {
-                let (err, mode) = (format!("{error:#}"), mode.as_str());
-                tracing::error!(ipFamily = %family, mode, err, "Cannot remove the rules of a mode");
-                failed = true;
-            }
-        }
+    let failures = remove(&[Mode::Iptables, Mode::Nftables, Mode::Ipvs]);
+    for Failure { mode, family, err } in &failures {
+        let (mode, family) = (mode.as_str(), family.as_str());
+        tracing::error!(
+            ipFamily = family,
+            mode,
+            err,
+            "Cannot remove the rules of a mode"
+        );
     }
-    if failed {
+    if !failures.is_empty() {
         bail!("encountered an error while tearing down rules");
     }
     Ok(())
@@ -126,43 +126,83 @@ pub fn clean_up(options: &Options) -> anyhow::Result<()> {
 /// Removes what the other modes left behind. Only once ours is programmed: two answers are better
 /// than none.
 pub fn sweep(mode: Mode) {
-    let others = match mode {
-        Mode::Nftables => [Mode::Iptables],
-        Mode::Iptables | Mode::Ipvs => [Mode::Nftables],
+    // Those of iptables before what only ipvs has: they name its sets.
+    let others: &[Mode] = match mode {
+        Mode::Nftables => &[Mode::Iptables, Mode::Ipvs],
+        Mode::Iptables | Mode::Ipvs => &[Mode::Nftables],
     };
-    for mode in others {
-        for family in Family::ALL {
-            if let Err(error) = remove(mode, family) {
-                let (err, mode) = (format!("{error:#}"), mode.as_str());
-                info_v!(2, ipFamily = %family, mode, err, "Cannot look for the rules of another mode");
-            }
-        }
+    for Failure { mode, family, err } in remove(others) {
+        let (mode, family) = (mode.as_str(), family.as_str());
+        info_v!(
+            2,
+            ipFamily = family,
+            mode,
+            err,
+            "Cannot look for the rules of another mode"
+        );
     }
 }
 
-/// Removes what one mode left in the kernel, if there is anything.
-fn remove(mode: Mode, family: Family) -> anyhow::Result<()> {
-    let failed = |error: ApplyError| anyhow!(whole(&error));
-    let steps = |applied: Applied| {
-        if applied.steps > 0 {
-            let mode = mode.as_str();
-            info_v!(2, ipFamily = %family, mode, "Removed the rules of a mode");
+/// What of a mode could not be removed.
+struct Failure {
+    mode: Mode,
+    /// Empty if it is of no family.
+    family: String,
+    err: String,
+}
+
+/// Removes what these modes left in the kernel, one after the other.
+fn remove(modes: &[Mode]) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for mode in modes {
+        let families = match mode {
+            Mode::Iptables | Mode::Nftables => Family::ALL.map(Some).to_vec(),
+            Mode::Ipvs => vec![None],
+        };
+        for family in families {
+            let removed = match (mode, family) {
+                (Mode::Nftables, Some(family)) => remove_nftables(family),
+                (Mode::Iptables, Some(family)) => remove_iptables(family),
+                _ => ipvs::remove().map_err(failed),
+            };
+            let family = family.map_or_else(String::new, |family| family.to_string());
+            match removed {
+                Ok(applied) if applied.steps > 0 => {
+                    let mode = mode.as_str();
+                    info_v!(2, ipFamily = family, mode, "Removed the rules of a mode");
+                }
+                Ok(_) => {}
+                Err(error) => failures.push(Failure {
+                    mode: *mode,
+                    family,
+                    err: format!("{error:#}"),
+                }),
+            }
         }
-    };
-    match mode {
-        Mode::Nftables => {
-            let mut rules =
-                Nftables::open(family, nftables::Options::default()).map_err(explain)?;
-            rules.remove().map(steps).map_err(failed)
-        }
-        Mode::Iptables => match Iptables::open(family, iptables::Options::default()) {
-            Ok(mut rules) => rules.remove().map(steps).map_err(failed),
-            // Nobody can have made rules without it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(explain(error)),
-        },
-        Mode::Ipvs => Ok(()),
     }
+    failures
+}
+
+fn remove_nftables(family: Family) -> anyhow::Result<Applied> {
+    let rules = Nftables::open(family, nftables::Options::default());
+    rules.map_err(explain)?.remove().map_err(failed)
+}
+
+fn remove_iptables(family: Family) -> anyhow::Result<Applied> {
+    match Iptables::open(family, iptables::Options::default()) {
+        Ok(mut rules) => rules.remove().map_err(failed),
+        // Nobody can have made rules without it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Applied::default()),
+        Err(error) => Err(explain(error)),
+    }
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is what is mapped over errors"
+)]
+fn failed(error: ApplyError) -> anyhow::Error {
+    anyhow!(whole(&error))
 }
 
 /// What an administrator can do about it.

@@ -22,6 +22,7 @@ fn sample() -> Vec<u8> {
     writer.raw(&(Link::UP | Link::RUNNING).to_ne_bytes());
     writer.raw(&[0; 4]);
     writer.text(LINK_NAME, "tun0");
+    writer.nest(LINK_INFO, |writer| writer.text(LINK_INFO_KIND, "tun"));
     writer.end(start);
     writer.bytes().to_vec()
 }
@@ -41,6 +42,7 @@ fn events_are_read() {
     let link = Link {
         index: 7,
         name: "tun0".to_owned(),
+        kind: Some("tun".to_owned()),
         flags: Link::UP | Link::RUNNING,
     };
     assert_eq!(

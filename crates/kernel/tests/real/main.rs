@@ -12,6 +12,7 @@ mod captures;
 mod compat;
 mod counters;
 mod flows;
+mod links;
 mod listing;
 mod packets;
 mod refusals;

@@ -1,0 +1,155 @@
+//! What kube-proxy's mode ipvs leaves behind, and its removal.
+//!
+//! The rules of that mode go with those of mode iptables, and must go first: they name the sets.
+
+use std::io;
+
+use ferrule_kernel::ipset::Ipset;
+use ferrule_kernel::ipvs::Ipvs;
+use ferrule_kernel::route::Route;
+
+use crate::{Applied, ApplyError, said};
+
+/// The interface that holds all Service addresses.
+const LINK: &str = "kube-ipvs0";
+const LINK_KIND: &str = "dummy";
+
+/// Sets of IPv4. Those of IPv6 are called `KUBE-6-…`.
+const SETS: [&str; 17] = [
+    "KUBE-LOOP-BACK",
+    "KUBE-CLUSTER-IP",
+    "KUBE-EXTERNAL-IP",
+    "KUBE-EXTERNAL-IP-LOCAL",
+    "KUBE-LOAD-BALANCER",
+    "KUBE-LOAD-BALANCER-FW",
+    "KUBE-LOAD-BALANCER-LOCAL",
+    "KUBE-LOAD-BALANCER-SOURCE-IP",
+    "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+    "KUBE-NODE-PORT-TCP",
+    "KUBE-NODE-PORT-LOCAL-TCP",
+    "KUBE-NODE-PORT-UDP",
+    "KUBE-NODE-PORT-LOCAL-UDP",
+    "KUBE-NODE-PORT-SCTP-HASH",
+    "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+    "KUBE-HEALTH-CHECK-NODE-PORT",
+    "KUBE-IPVS-IPS",
+];
+
+/// Longest name of a set.
+const LONGEST: usize = 31;
+
+/// Removes virtual servers, the interface with their addresses, and sets of both families. Each is
+/// tried, whatever happens to the others; the first failure is told.
+///
+/// The kernel forgets all virtual servers or none. They may be somebody else's, so they stay where
+/// nothing else tells of this mode.
+///
+/// # Errors
+/// See [`ApplyError`].
+pub fn remove() -> Result<Applied, ApplyError> {
+    let mut removal = Removal::default();
+    let link = removal.note(&format!("find {LINK}"), find_link());
+    let link = link.flatten();
+    removal.destroy_sets();
+    if link.is_some() || removal.steps > 0 {
+        let flushed = removal.note("flush virtual servers", flush());
+        removal.steps += usize::from(flushed == Some(true));
+    }
+    if let Some(index) = link {
+        let deleted = removal.note(&format!("delete {LINK}"), delete_link(index));
+        removal.steps += usize::from(deleted.is_some());
+    }
+    match removal.failure {
+        Some(failure) => Err(failure),
+        None => Ok(Applied {
+            steps: removal.steps,
+        }),
+    }
+}
+
+/// How far it got.
+#[derive(Default)]
+struct Removal {
+    steps: usize,
+    failure: Option<ApplyError>,
+}
+
+impl Removal {
+    /// The result, if there is one; the first failure is kept.
+    fn note<A>(&mut self, step: &str, result: io::Result<A>) -> Option<A> {
+        result
+            .map_err(|source| {
+                let step = step.to_owned();
+                self.failure
+                    .get_or_insert(ApplyError::Refused { step, source });
+            })
+            .ok()
+    }
+
+    fn destroy_sets(&mut self) {
+        let Some(mut sets) = self.note("open a conversation about sets", Ipset::open()) else {
+            return;
+        };
+        for name in set_names() {
+            let destroyed = sets.destroy(&name).map_err(said);
+            let destroyed = self.note(&format!("destroy {name}"), destroyed);
+            self.steps += usize::from(destroyed == Some(true));
+        }
+    }
+}
+
+/// All sets of both families.
+fn set_names() -> impl Iterator<Item = String> {
+    let six = |name: &str| {
+        let mut name = name.replacen("KUBE-", "KUBE-6-", 1);
+        name.truncate(LONGEST);
+        name
+    };
+    SETS.into_iter()
+        .flat_map(move |name| [name.to_owned(), six(name)])
+}
+
+/// The number of the interface, if there is one.
+fn find_link() -> io::Result<Option<u32>> {
+    let links = Route::open()?.links().map_err(said)?;
+    match links.into_iter().find(|link| link.name == LINK) {
+        // As kube-proxy does: what somebody else made under this name is his.
+        Some(link) if link.kind.as_deref() != Some(LINK_KIND) => {
+            let kind = link.kind.as_deref().unwrap_or("another kind");
+            Err(io::Error::other(format!("it is {kind}, not {LINK_KIND}")))
+        }
+        link => Ok(link.map(|link| link.index)),
+    }
+}
+
+fn delete_link(index: u32) -> io::Result<()> {
+    Route::open()?.delete_link(index).map_err(said)
+}
+
+/// Whether there was something that could be flushed.
+fn flush() -> io::Result<bool> {
+    let Some(mut ipvs) = Ipvs::open().map_err(said)? else {
+        return Ok(false);
+    };
+    ipvs.flush().map_err(said)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_ipv6_have_names_that_fit() {
+        let names: Vec<_> = set_names().collect();
+        assert_eq!(names.len(), 34);
+        for cut in [
+            "KUBE-6-LOAD-BALANCER-SOURCE-CID",
+            "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS",
+            "KUBE-6-IPVS-IPS",
+        ] {
+            assert!(names.iter().any(|name| name == cut), "{cut}");
+        }
+        assert!(names.iter().all(|name| name.len() <= LONGEST));
+    }
+}
