@@ -87,7 +87,8 @@ impl Removal {
     }
 
     fn destroy_sets(&mut self) {
-        let Some(mut sets) = self.note("open a conversation about sets", Ipset::open()) else {
+        let sets = self.note("open a conversation about sets", Ipset::open());
+        let Some(mut sets) = sets.flatten() else {
             return;
         };
         for name in set_names() {

@@ -29,12 +29,17 @@ pub struct Ipset<T = Socket> {
 }
 
 impl Ipset {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens a conversation in the network namespace of the calling thread; `None` if this kernel
+    /// has no netfilter to speak with, and so no sets.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open() -> io::Result<Self> {
-        Socket::open(Protocol::Netfilter).map(Self::new)
+    pub fn open() -> io::Result<Option<Self>> {
+        match Socket::open(Protocol::Netfilter) {
+            Ok(socket) => Ok(Some(Self::new(socket))),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

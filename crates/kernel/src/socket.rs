@@ -84,12 +84,16 @@ impl Socket {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// What the kernel said; `Unsupported` if it does not speak the protocol.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
-        let fd = sys::open(match protocol {
+        let opened = sys::open(match protocol {
             Protocol::Route => libc::NETLINK_ROUTE,
             Protocol::Netfilter => libc::NETLINK_NETFILTER,
             Protocol::Generic => libc::NETLINK_GENERIC,
+        });
+        let fd = opened.map_err(|error| match error.raw_os_error() {
+            Some(libc::EPROTONOSUPPORT) => io::Error::new(io::ErrorKind::Unsupported, error),
+            _ => error,
         })?;
         set_limit(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_LIMIT)?;
         set_limit(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_LIMIT)?;

@@ -101,7 +101,7 @@ fn nft_075_rules_and_sets_of_mode_ipvs_are_removed() {
         assert!(scene.dataplane.remove().unwrap().steps > 20);
         assert_eq!(ours(&scene), [] as [&str; 0]);
         assert_eq!(ipvs::remove().unwrap().steps, SETS.len());
-        let mut sets = Ipset::open().unwrap();
+        let mut sets = Ipset::open().unwrap().unwrap();
         for name in SETS {
             assert!(
                 !sets
@@ -136,7 +136,13 @@ fn sets_of_others_stay() {
     in_namespace(|| {
         create_set(Family::V4, "KUBE-OTHER");
         assert_eq!(ipvs::remove().unwrap().steps, 0);
-        assert!(Ipset::open().unwrap().destroy("KUBE-OTHER").unwrap());
+        assert!(
+            Ipset::open()
+                .unwrap()
+                .unwrap()
+                .destroy("KUBE-OTHER")
+                .unwrap()
+        );
     });
 }
 
@@ -151,6 +157,12 @@ fn an_interface_of_somebody_else_stays_and_is_told_of() {
         assert_eq!(source.to_string(), "it is veth, not dummy");
         run("ip", &["link", "show", "kube-ipvs0"]);
         // What else there was is gone.
-        assert!(!Ipset::open().unwrap().destroy("KUBE-IPVS-IPS").unwrap());
+        assert!(
+            !Ipset::open()
+                .unwrap()
+                .unwrap()
+                .destroy("KUBE-IPVS-IPS")
+                .unwrap()
+        );
     });
 }

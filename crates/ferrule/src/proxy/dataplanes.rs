@@ -184,8 +184,13 @@ fn remove(modes: &[Mode]) -> Vec<Failure> {
 }
 
 fn remove_nftables(family: Family) -> anyhow::Result<Applied> {
-    let rules = Nftables::open(family, nftables::Options::default());
-    rules.map_err(explain)?.remove().map_err(failed)
+    use io::ErrorKind::{InvalidInput, Unsupported};
+    match Nftables::open(family, nftables::Options::default()) {
+        Ok(mut rules) => rules.remove().map_err(failed),
+        // A kernel without nftables does not understand the question, and has no rules.
+        Err(error) if matches!(error.kind(), InvalidInput | Unsupported) => Ok(Applied::default()),
+        Err(error) => Err(explain(error)),
+    }
 }
 
 fn remove_iptables(family: Family) -> anyhow::Result<Applied> {

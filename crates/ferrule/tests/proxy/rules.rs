@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use ferrule_kernel::exchange::{Exchange, RequestError};
 use ferrule_kernel::netns;
+use ferrule_kernel::socket::{Protocol, Socket};
+use ferrule_kernel::wire::{NLM_F_CREATE, NLM_F_EXCL};
 
 use super::support::*;
 
@@ -156,6 +159,20 @@ fn core_015_cleanup_tells_of_failures_and_exits_1() {
     });
 }
 
+/// Makes a set of addresses of IPv6 that is not there.
+fn create_set(name: &str) -> Result<(), RequestError> {
+    let mut exchange = Exchange::new(Socket::open(Protocol::Netfilter).unwrap());
+    exchange.acknowledged(0x602, NLM_F_CREATE | NLM_F_EXCL, |writer| {
+        writer.raw(&[2, 0, 0, 0]);
+        writer.u8(1, 6);
+        writer.text(2, name);
+        writer.text(3, "hash:ip");
+        writer.u8(4, 0);
+        writer.u8(5, 10);
+        writer.nest(7, |_| {});
+    })
+}
+
 #[test]
 fn core_017_a_mode_clears_what_another_left_once_it_is_programmed() {
     in_namespace(|| {
@@ -163,9 +180,20 @@ fn core_017_a_mode_clears_what_another_left_once_it_is_programmed() {
         assert!(iptables_rules() > 50);
         first.signal("TERM");
         first.wait();
+        // As if mode ipvs had been used too.
+        create_set("KUBE-6-IPVS-IPS").unwrap();
+        run("ip6tables", &["-N", "KUBE-IPVS-FILTER"]);
+        let jump = "-m comment --comment X -j KUBE-IPVS-FILTER".split(' ');
+        let text = "kubernetes ipvs access filter";
+        let jump = jump.map(|word| if word == "X" { text } else { word });
+        let insert: Vec<_> = ["-I", "INPUT"].into_iter().chain(jump).collect();
+        run("ip6tables", &insert);
         let mut second = start(NFTABLES, &[]);
         until("the rules of iptables are gone", || {
             (iptables_rules() == 0).then_some(())
+        });
+        until("the sets of ipvs are gone", || {
+            create_set("KUBE-6-IPVS-IPS").ok()
         });
         second.signal("TERM");
         second.wait();
