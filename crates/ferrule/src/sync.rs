@@ -324,6 +324,9 @@ impl Lane {
         let result = self.dataplane.apply(&work);
         let ended = clock();
         self.pace.finished(ended, result.is_ok(), whole);
+        if result.as_ref().is_err_and(ApplyError::has_waited) {
+            self.pace.again(ended);
+        }
         observer.synced(&Synced {
             family: self.family,
             whole,

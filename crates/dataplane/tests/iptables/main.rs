@@ -9,6 +9,7 @@
 mod direct;
 mod encoding;
 mod faults;
+mod programs;
 mod random;
 mod recorded;
 mod rules;
