@@ -20,9 +20,9 @@ pub fn saved(flavour: &str) -> String {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let lines = lines.filter(|line| !line.contains("KUBE-IPTABLES-HINT"));
         let text: String = lines
-            .map(|line| match line.starts_with(':') {
-                true => line.split(" [").next().unwrap().to_owned() + "\n",
-                false => line.to_owned() + "\n",
+            .map(|line| match line.strip_prefix(':') {
+                Some(_) => line.split(" [").next().unwrap().to_owned() + "\n",
+                None => line.to_owned() + "\n",
             })
             .collect();
         let mut of_family: Vec<String> = text
