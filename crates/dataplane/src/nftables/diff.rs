@@ -320,7 +320,8 @@ fn element_steps<'a>(changes: impl IntoIterator<Item = (Container, Replacement<'
             continue;
         }
         let lists = lists.entry(container).or_default();
-        // Ranges must not overlap with those that go, even in between.
+        // The kernel refuses a range that begins or ends within one that is still there. Packets
+        // do not see the order of steps, here or elsewhere: all of them become true at once.
         let goes_first = new.is_some() || container == Container::FirewallSources;
         let gone = if goes_first {
             &mut lists.replaced
