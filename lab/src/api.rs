@@ -59,7 +59,8 @@ impl Api {
         let mut config = Config::new(url.parse().context("the API server's address")?);
         config.accept_invalid_certs = true;
         config.auth_info.token = Some(TOKEN.to_owned().into());
-        config.read_timeout = Some(Duration::from_secs(20));
+        // A machine that is busy with something else lets the server wait for its storage.
+        config.read_timeout = Some(Duration::from_mins(1));
         let _context = runtime.enter();
         let client = Client::try_from(config)?;
         Ok(Self {

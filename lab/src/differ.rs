@@ -160,6 +160,10 @@ impl<'a> Differ<'a> {
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE },
         });
         lab.control.api.apply(&namespace)?;
+        // What one left behind that broke off.
+        for kind in ["Service", "EndpointSlice"] {
+            lab.control.api.delete_all(kind, NAMESPACE)?;
+        }
         let mut differ = Self {
             lab,
             asker: Asker::default(),

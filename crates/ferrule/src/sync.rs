@@ -279,7 +279,10 @@ impl<O: Observer> Sync<O> {
             let room = MOST_TRIGGERS.saturating_sub(lane.triggers.len());
             lane.triggers.extend(times.flatten().take(room));
             lane.health.extend(part.health.clone());
-            lane.delta.absorb(part);
+            // A look at everything needs no delta, and the first one would hold the whole cluster.
+            if !lane.whole {
+                lane.delta.absorb(part);
+            }
             lane.pace.want();
             self.observer.queued(lane.family);
         }

@@ -63,7 +63,7 @@ pub struct Snapshot {
     pub rules: Vec<Held<Rule>>,
     /// Its sets and maps, in order of creation.
     pub sets: Vec<Held<Set>>,
-    /// Elements by the name of their set, in no order.
+    /// Elements by the name of their set, in no order. Sets that packets fill are not among them.
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
@@ -314,7 +314,9 @@ impl<T: Transport> Nft<T> {
         let Some(held) = found else { return Ok(None) };
         let sets = self.sets(family, table)?;
         let mut elements = BTreeMap::new();
-        for set in &sets {
+        // What packets put there is nobody's to compare, changes without a new generation, and may
+        // be more than everything else together.
+        for set in sets.iter().filter(|set| !set.object.dynamic) {
             let name = &set.object.name;
             elements.insert(name.clone(), self.elements(family, table, name)?);
         }

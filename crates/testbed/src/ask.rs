@@ -99,10 +99,11 @@ impl Ask {
         Asked::begin(self, place).wait(PATIENCE)
     }
 
-    /// Asks again and again until a pod answers.
+    /// Asks again and again until a pod answers, with more patience each time: on a busy machine
+    /// every answer may come late.
     pub fn until_served(self, place: &Place) {
-        for _ in 0..400 {
-            let answer = Asked::begin(self, place).wait(Duration::from_millis(20));
+        for patience in 1..40 {
+            let answer = Asked::begin(self, place).wait(Duration::from_millis(20 * patience));
             if matches!(answer, Answer::Served { .. }) {
                 return;
             }

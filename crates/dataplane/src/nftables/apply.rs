@@ -12,11 +12,12 @@ use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::memory;
-use ferrule_kernel::nft::{Batch, BatchError, Name, Nft};
+use ferrule_kernel::nft::{Batch, BatchError, Name, Nft, Snapshot, Table};
 use ferrule_kernel::socket::{Socket, Transport};
 
 use super::Options;
-use super::diff::{self, Ground, Redrawn, Step};
+use super::create;
+use super::diff::{self, Ground, Looked, Redrawn, Step};
 use super::names::{self, Pick, TABLE};
 use super::render;
 use super::ruleset::{Shares, Statics};
@@ -33,6 +34,8 @@ pub struct Nftables<T = Socket> {
     nft: Nft<T>,
     /// `None` when we do not know what is in the kernel.
     written: Option<Written>,
+    /// Whether something may stand in for our table.
+    interim: bool,
 }
 
 /// What a delta needs to know about the rest.
@@ -41,9 +44,12 @@ struct Written {
     statics: Statics,
     picks: BTreeSet<Pick>,
     shares: Shares,
-    /// Chains without rules that nothing leads to.
+    /// Chains that nothing leads to. They go with the next change.
     retired: BTreeSet<Name>,
 }
+
+/// What the kernel said, and to which steps.
+type Failed = (BatchError, Vec<Step>);
 
 /// Steps that were made.
 struct Done {
@@ -73,6 +79,7 @@ impl<T: Transport> Nftables<T> {
             options,
             nft,
             written: None,
+            interim: false,
         }
     }
 
@@ -100,13 +107,17 @@ impl<T: Transport> Nftables<T> {
         if tables.iter().all(|table| &*table.object.name != TABLE) {
             return Ok(Applied::default());
         }
-        let mut batch = Batch::new(family, TABLE);
+        let steps = self.delete(&names::table())?;
+        Ok(Applied { steps })
+    }
+
+    fn delete(&mut self, table: &Table) -> Result<usize, ApplyError> {
         // Somebody else may delete it first, and deleting what is not there is refused.
-        batch.add_table(&names::table());
-        batch.delete_table();
+        let steps = [Step::AddTable, Step::DeleteTable];
+        let batch = batch(&steps, kernel_family(self.family), table);
         let done = self.nft.commit(&batch);
-        done.map_err(|error| refused(error, &[]))?;
-        Ok(Applied { steps: batch.len() })
+        done.map_err(|error| refused(error, &steps))?;
+        Ok(batch.len())
     }
 
     fn ground(&self) -> Ground {
@@ -116,47 +127,131 @@ impl<T: Transport> Nftables<T> {
         }
     }
 
-    fn whole(&mut self, desired: &Desired) -> Result<Applied, ApplyError> {
-        let ground = self.ground();
+    fn whole(&mut self, desired: &Desired, looked: Looked) -> Result<Applied, ApplyError> {
+        let family = kernel_family(self.family);
+        let mut bridged = None;
         let mut attempt = 1;
-        let (wanted, steps) = loop {
-            let mut wanted = render::ruleset(desired, self.family, self.options);
-            let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
-            let steps = match &installed {
-                Some(installed) => diff::whole(installed, &mut wanted, ground),
-                None => diff::create(&mut wanted, ground),
-            };
+        let (made, written) = loop {
+            let installed = self.nft.snapshot(family, TABLE).map_err(unread)?;
             // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
-            let generation = installed.map(|installed| installed.generation);
+            let generation = installed.as_ref().map(|installed| installed.generation);
             let generation = generation.filter(|_| attempt < ATTEMPTS);
-            match self.commit(steps, generation) {
-                Ok(done) => break (wanted, done),
+            let result = match installed {
+                Some(installed) if !diff::is_foreign(&installed, family) => {
+                    self.mend(installed, desired, looked, generation)
+                }
+                Some(_) if bridged.is_none() => {
+                    bridged = Some(self.bridge(desired));
+                    continue;
+                }
+                Some(_) => self.create(&[Step::DeleteTable], desired, generation),
+                None => self.create(&[], desired, generation),
+            };
+            match result {
+                Ok(done) => break done,
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
-        self.written = Some(Written {
+        let mut steps = made + bridged.unwrap_or_default();
+        if self.interim {
+            steps += self.delete(&names::interim())?;
+            self.interim = false;
+        }
+        self.written = Some(written);
+        Ok(Applied { steps })
+    }
+
+    /// Writes what differs.
+    fn mend(
+        &mut self,
+        installed: Snapshot,
+        desired: &Desired,
+        looked: Looked,
+        generation: Option<u32>,
+    ) -> Result<(usize, Written), Failed> {
+        let wanted = render::ruleset(desired, self.family, self.options);
+        let difference = diff::whole(&installed, &wanted, self.ground(), looked);
+        drop(installed);
+        let mut done = self.commit(difference.steps, generation)?;
+        done.kept.extend(difference.idle);
+        let written = Written {
             statics: wanted.statics,
             picks: wanted.picks,
             shares: wanted.shares,
-            retired: steps.kept,
+            retired: done.kept,
+        };
+        Ok((done.made, written))
+    }
+
+    /// Writes everything, after some other steps.
+    fn create(
+        &mut self,
+        before: &[Step],
+        desired: &Desired,
+        generation: Option<u32>,
+    ) -> Result<(usize, Written), Failed> {
+        let family = kernel_family(self.family);
+        let table = names::table();
+        let mut batch = batch(before, family, &table);
+        if let Some(generation) = generation {
+            batch.expect_generation(generation);
+        }
+        let common = create::create(desired, self.family, self.options, |step| {
+            put(&mut batch, &step, family, &table);
         });
-        Ok(Applied { steps: steps.made })
+        match self.nft.commit(&batch) {
+            Ok(_) => {
+                let written = Written {
+                    statics: common.statics,
+                    picks: common.picks,
+                    shares: common.shares,
+                    retired: BTreeSet::new(),
+                };
+                Ok((batch.len(), written))
+            }
+            // They were not kept; now somebody wants to know which one it was.
+            Err(error) => {
+                let mut steps = before.to_vec();
+                let each = |step| steps.push(step);
+                create::create(desired, self.family, self.options, each);
+                Err((error, steps))
+            }
+        }
+    }
+
+    /// Writes a table that translates packets while ours is replaced; the number of steps.
+    ///
+    /// Chains that packets enter go and come with their table, and each looks by itself which
+    /// generation it is in, those of the new table first. A packet that is between the two when
+    /// the generation changes found the new one not there yet, and finds the old one gone. With
+    /// this table there is always one that is there in both.
+    ///
+    /// It is a courtesy: where it is refused, we replace ours without.
+    fn bridge(&mut self, desired: &Desired) -> usize {
+        let family = kernel_family(self.family);
+        let table = names::interim();
+        let mut batch = batch(&[Step::AddTable, Step::DeleteTable], family, &table);
+        create::create(desired, self.family, self.options, |step| {
+            if create::translates(&step) {
+                put(&mut batch, &step, family, &table);
+            }
+        });
+        let done = self.nft.commit(&batch);
+        // If the answer was lost it may be there.
+        self.interim = matches!(done, Ok(_) | Err(BatchError::Lost(_)));
+        done.map_or(0, |_| batch.len())
     }
 
     /// Makes the steps, all or none. Chains that are still busy stay.
     ///
     /// Before Linux 6.2 a chain is busy until a while after the last element that led to it went.
     /// That must not hold up what the other steps are for.
-    fn commit(
-        &mut self,
-        mut steps: Vec<Step>,
-        generation: Option<u32>,
-    ) -> Result<Done, (BatchError, Vec<Step>)> {
+    fn commit(&mut self, mut steps: Vec<Step>, generation: Option<u32>) -> Result<Done, Failed> {
         let mut kept = BTreeSet::new();
         loop {
-            let mut batch = batch(&steps, kernel_family(self.family));
+            let mut batch = batch(&steps, kernel_family(self.family), &names::table());
             if let Some(generation) = generation {
                 batch.expect_generation(generation);
             }
@@ -194,17 +289,22 @@ impl<T: Transport> Nftables<T> {
             };
             redrawn.add(draw(&change.before), draw(&change.after));
         }
-        let mut steps = redrawn.steps(&written.shares, &written.picks, ground);
+        let retired = std::mem::take(&mut written.retired);
+        let (again, gone): (BTreeSet<_>, BTreeSet<_>) =
+            retired.into_iter().partition(|chain| redrawn.needs(chain));
+        // One that is needed again may have its rules still.
+        let mut steps: Vec<_> = again.into_iter().map(Step::FlushChain).collect();
+        steps.extend(redrawn.steps(&written.shares, &written.picks, ground));
         if delta.facts {
             let facts = desired.facts(self.family);
             let statics = render::statics(facts, self.family, self.options);
             steps.extend(diff::statics(&written.statics, &statics));
             written.statics = statics;
         }
-        if !steps.is_empty() {
-            let retired = std::mem::take(&mut written.retired).into_iter();
-            let retired = retired.filter(|chain| !redrawn.needs(chain));
-            steps.extend(retired.map(Step::DeleteChain));
+        if steps.is_empty() {
+            written.retired = gone;
+        } else {
+            steps.extend(gone.into_iter().map(Step::DeleteChain));
         }
         let done = self.commit(steps, None);
         let done = done.map_err(|(error, steps)| refused(error, &steps))?;
@@ -222,8 +322,13 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
-            (Scope::Delta(_) | Scope::Whole, _) => {
-                let applied = self.whole(work.desired);
+            (Scope::Delta(_) | Scope::Whole, written) => {
+                let looked = if written.is_some() {
+                    Looked::Before
+                } else {
+                    Looked::Never
+                };
+                let applied = self.whole(work.desired, looked);
                 // Nothing as large as this happens again soon.
                 memory::give_back();
                 applied
@@ -232,25 +337,29 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
     }
 }
 
-fn batch(steps: &[Step], family: ferrule_kernel::Family) -> Batch {
-    let mut batch = Batch::new(family, TABLE);
+fn batch(steps: &[Step], family: ferrule_kernel::Family, table: &Table) -> Batch {
+    let mut batch = Batch::new(family, table.name.clone());
     for step in steps {
-        match step {
-            Step::AddTable => batch.add_table(&names::table()),
-            Step::DeleteTable => batch.delete_table(),
-            Step::AddSet(container) => batch.add_set(&container.set(family)),
-            Step::AddOwnSet(set) => batch.add_set(set),
-            Step::DeleteOwnSet(name) => batch.delete_set(name),
-            Step::AddChain(chain) => batch.add_chain(chain),
-            Step::FlushChain(name) => batch.flush_chain(name),
-            Step::AddRule(rule) => batch.add_rule(rule),
-            Step::DeleteChain(name) => batch.delete_chain(name),
-            Step::Flush(container) => batch.flush_set(container.name()),
-            Step::Add(container, elements) => batch.add_elements(container.name(), elements),
-            Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
-        };
+        put(&mut batch, step, family, table);
     }
     batch
+}
+
+fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table: &Table) {
+    match step {
+        Step::AddTable => batch.add_table(table),
+        Step::DeleteTable => batch.delete_table(),
+        Step::AddSet(container) => batch.add_set(&container.set(family)),
+        Step::AddOwnSet(set) => batch.add_set(set),
+        Step::DeleteOwnSet(name) => batch.delete_set(name),
+        Step::AddChain(chain) => batch.add_chain(chain),
+        Step::FlushChain(name) => batch.flush_chain(name),
+        Step::AddRule(rule) => batch.add_rule(rule),
+        Step::DeleteChain(name) => batch.delete_chain(name),
+        Step::Flush(container) => batch.flush_set(container.name()),
+        Step::Add(container, elements) => batch.add_elements(container.name(), elements),
+        Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
+    };
 }
 
 /// Whether it was the deletion of a chain that was refused, because something still leads there.

@@ -6,11 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Chain, Data, Element, Expr, Name, Rule, Set, Snapshot, Value, Verdict};
+use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Snapshot, Value};
 
 use super::names::{self, Container, Pick};
 use super::program;
 use super::ruleset::{Drawing, Ruleset, Shares, Statics};
+
+mod unused;
+
+use unused::Unused;
+pub use unused::is_foreign;
 
 /// One thing that is done to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,35 +55,29 @@ pub struct Ground {
     pub mark: u32,
 }
 
-/// Everything, from nothing. Elements are taken out of `wanted`: they are many.
-pub fn create(wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
-    let mut steps = vec![Step::AddTable];
-    steps.extend(names::chains().into_iter().map(Step::AddChain));
-    steps.extend(Container::ALL.map(Step::AddSet));
-    for pick in &wanted.picks {
-        add_pick(pick, ground, &mut steps);
-    }
-    steps.extend(wanted.sets.values().cloned().map(Step::AddOwnSet));
-    steps.extend(add_chains(&wanted.chains));
-    for container in Container::ALL {
-        let mut all = wanted.elements.remove(&container).unwrap_or_default();
-        let nets = wanted.statics.nets.get(&container).into_iter().flatten();
-        all.extend(nets.cloned());
-        if !all.is_empty() {
-            steps.push(Step::Add(container, all));
-        }
-    }
-    steps.extend(wanted.statics.rules.iter().cloned().map(Step::AddRule));
-    steps
+/// What a look at everything leads to.
+#[derive(Debug, Default)]
+pub struct Whole {
+    /// What is to be done.
+    pub steps: Vec<Step>,
+    /// Chains of ours that nothing leads to and that are still there after that.
+    pub idle: BTreeSet<Name>,
 }
 
-/// Only what differs; everything anew if the table is one of somebody else's.
-pub fn whole(installed: &Snapshot, wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
-    if is_foreign(installed, ground.family) {
-        let mut steps = vec![Step::DeleteTable];
-        steps.extend(create(wanted, ground));
-        return steps;
-    }
+/// Whether we knew what is in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// Yes.
+    Before,
+    /// No: we were just started, or are in doubt.
+    Never,
+}
+
+/// Only what differs. The table must not be [foreign](is_foreign).
+///
+/// At the first look, chains that nothing leads to are no difference: a restart writes nothing if
+/// nothing else changed meanwhile.
+pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Looked) -> Whole {
     let mut steps = Vec::new();
     let there: BTreeSet<&str> = installed
         .chains
@@ -111,7 +110,7 @@ pub fn whole(installed: &Snapshot, wanted: &mut Ruleset, ground: Ground) -> Vec<
                 &of_chain.iter().collect::<Vec<_>>(),
             ));
         } else {
-            add_pick(pick, ground, &mut steps);
+            steps.extend(add_pick(pick, ground));
         }
     }
     for (name, set) in &wanted.sets {
@@ -135,8 +134,14 @@ pub fn whole(installed: &Snapshot, wanted: &mut Ruleset, ground: Ground) -> Vec<
         let (old, new) = (of(&rules, &chain.name), of(&wanted_rules, &chain.name));
         steps.extend(replace_rules(&chain.name, old, new));
     }
-    steps.extend(unused(installed, wanted, &rules));
-    steps
+    let unused = Unused::find(installed, wanted, &rules);
+    if looked == Looked::Never && steps.is_empty() && unused.is_harmless() {
+        let idle = unused.chains.into_iter().cloned().collect();
+        return Whole { steps, idle };
+    }
+    let (more, idle) = unused.steps(&rules);
+    steps.extend(more);
+    Whole { steps, idle }
 }
 
 /// What the exposures of a delta change, and how it changes what they share.
@@ -165,7 +170,7 @@ impl Redrawn {
         let mut steps = Vec::new();
         let needed: BTreeSet<Pick> = self.picks().collect();
         for pick in needed.difference(picks) {
-            add_pick(pick, ground, &mut steps);
+            steps.extend(add_pick(pick, ground));
         }
         let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
         let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
@@ -234,11 +239,12 @@ impl Redrawn {
             .cloned()
     }
 
-    /// Whether a chain of a single Service port is needed now.
+    /// Whether a chain is needed now.
     pub fn needs(&self, chain: &Name) -> bool {
         self.new
             .iter()
             .any(|drawing| drawing.chains.contains_key(chain))
+            || self.picks().any(|pick| pick.name() == *chain)
     }
 
     /// Counts what is shared as it is after the steps.
@@ -283,7 +289,8 @@ fn chains(drawings: &[Drawing]) -> BTreeMap<&Name, &[Rule]> {
         .collect()
 }
 
-fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
+/// Adds chains of a single Service port.
+pub fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
     // All before any rule: one may lead to another.
     let add = chains.keys().cloned().map(Chain::new).map(Step::AddChain);
     let rules = chains.values().flatten().cloned().map(Step::AddRule);
@@ -313,7 +320,8 @@ fn element_steps<'a>(changes: impl IntoIterator<Item = (Container, Replacement<'
             continue;
         }
         let lists = lists.entry(container).or_default();
-        // Ranges must not overlap with those that go, even in between.
+        // The kernel refuses a range that begins or ends within one that is still there. Packets
+        // do not see the order of steps, here or elsewhere: all of them become true at once.
         let goes_first = new.is_some() || container == Container::FirewallSources;
         let gone = if goes_first {
             &mut lists.replaced
@@ -416,92 +424,10 @@ fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a
     rules.get(chain).map_or(&[], Vec::as_slice)
 }
 
-fn add_pick(pick: &Pick, ground: Ground, steps: &mut Vec<Step>) {
-    steps.push(Step::AddChain(Chain::new(pick.name())));
+/// Adds a chain that several Service ports may use.
+pub fn add_pick(pick: &Pick, ground: Ground) -> Vec<Step> {
     let rules = program::pick(ground.family, pick, ground.mark);
-    steps.extend(rules.into_iter().map(Step::AddRule));
-}
-
-/// Whether something in the table is not of our making.
-fn is_foreign(installed: &Snapshot, family: Family) -> bool {
-    let chains: BTreeMap<Name, Chain> = names::chains()
-        .into_iter()
-        .map(|chain| (chain.name.clone(), chain))
-        .collect();
-    let sets: BTreeMap<&str, Container> = Container::ALL
-        .into_iter()
-        .map(|container| (container.name(), container))
-        .collect();
-    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
-    let strange_chain = |chain: &Chain| match chains.get(&chain.name) {
-        Some(ours) => ours.base != chain.base,
-        None => chain.base.is_some() || !is_own(&chain.name),
-    };
-    let strange_set = |set: &Set| match sets.get(&*set.name) {
-        Some(ours) => {
-            let ours = ours.set(family);
-            (set.anonymous, set.interval, set.dynamic, set.stay)
-                != (false, ours.interval, ours.dynamic, ours.stay)
-                || set.key != ours.key
-                || set.leads != ours.leads
-        }
-        None => !names::is_affinity_set(set, family),
-    };
-    installed.table.object.flags != 0
-        || installed
-            .chains
-            .iter()
-            .any(|held| strange_chain(&held.object))
-        || installed.sets.iter().any(|held| strange_set(&held.object))
-}
-
-/// Empties chains that nothing leads to any more, and deletes them and their sets. Chains that
-/// something led to until now wait for the next time: kernels before 6.2 refuse to delete them in
-/// the same transaction.
-fn unused(installed: &Snapshot, wanted: &Ruleset, rules: &BTreeMap<&str, Vec<&Rule>>) -> Vec<Step> {
-    let elements = installed
-        .elements
-        .values()
-        .flatten()
-        .map(|element| &element.data);
-    let verdicts = elements.filter_map(|data| match data {
-        Data::Verdict(verdict) => Some(verdict),
-        _ => None,
-    });
-    let jumps = installed
-        .rules
-        .iter()
-        .flat_map(|held| &held.object.expressions);
-    let jumps = jumps.filter_map(|expr| match expr {
-        Expr::Verdict(verdict) => Some(verdict),
-        _ => None,
-    });
-    let led_to: BTreeSet<&Name> = verdicts
-        .chain(jumps)
-        .filter_map(|verdict| match verdict {
-            Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
-            _ => None,
-        })
-        .collect();
-    let mut needed: BTreeSet<Name> = wanted.picks.iter().map(Pick::name).collect();
-    needed.extend(wanted.chains.keys().cloned());
-    needed.extend(names::chains().into_iter().map(|chain| chain.name));
-    let chains = installed.chains.iter().map(|held| &held.object.name);
-    let unused: Vec<_> = chains.filter(|name| !needed.contains(*name)).collect();
-    let mut steps = Vec::new();
-    for name in &unused {
-        if !of(rules, name).is_empty() {
-            steps.push(Step::FlushChain(Name::clone(name)));
-        }
-    }
-    for name in unused {
-        if !led_to.contains(name) {
-            steps.push(Step::DeleteChain(name.clone()));
-        }
-    }
-    let sets = installed.sets.iter().map(|held| &held.object.name);
-    let ours = |name: &&Name| Container::ALL.iter().any(|ours| ours.name() == &***name);
-    let gone = sets.filter(|name| !ours(name) && !wanted.sets.contains_key(*name));
-    steps.extend(gone.cloned().map(Step::DeleteOwnSet));
-    steps
+    let rules = rules.into_iter().map(Step::AddRule);
+    let chain = Step::AddChain(Chain::new(pick.name()));
+    std::iter::once(chain).chain(rules).collect()
 }

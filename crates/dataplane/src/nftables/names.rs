@@ -15,6 +15,7 @@ use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Leads, Name, Set, Stay,
 
 /// The table, in each family.
 pub const TABLE: &str = "kube-proxy";
+const INTERIM: &str = "ferrule-interim";
 
 /// Chains that packets enter by themselves.
 pub const FILTER_PREROUTING: &str = "filter-prerouting-pre-dnat";
@@ -45,6 +46,15 @@ pub fn table() -> Table {
     Table {
         comment: Some("rules for kube-proxy".into()),
         ..Table::new(TABLE)
+    }
+}
+
+/// The one that stands in for it. The kernel deletes it should we die meanwhile.
+pub fn interim() -> Table {
+    Table {
+        flags: Table::OWNER,
+        comment: Some("stands in while the table kube-proxy is replaced".into()),
+        ..Table::new(INTERIM)
     }
 }
 

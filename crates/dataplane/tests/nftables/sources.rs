@@ -148,6 +148,41 @@ fn nft_037_ranges_may_overlap_touch_and_repeat() {
 }
 
 #[test]
+fn ranges_may_grow_shrink_and_move_in_one_step() {
+    Lab::both(|lab| {
+        let first = net(lab.family, 2, 7);
+        let second = net(lab.family, 3, 8);
+        let [before, behind] = [net(lab.family, 2, 8), net(lab.family, 4, 8)];
+        let one = client(lab);
+        let mut scene = scene(lab, &[&one], &[1]);
+        // Each overlaps with the one before it, at its beginning, its end or in the middle, and
+        // the client is in all of them.
+        for ranges in [
+            vec![&*second],
+            vec![&first],
+            vec![&second, &behind],
+            vec![&before, &second],
+            vec![&one],
+            vec![&first],
+            vec![&second],
+            vec![&before, &second, &behind],
+            vec![&one, &behind],
+        ] {
+            let changed = guarded(&scene, &ranges);
+            scene.service(changed);
+            assert!(scene.step() > 0);
+            all_served(lab, lab.out_ip(), &VIP);
+            if ranges.contains(&&*one) {
+                all_dropped(lab, stranger(lab), &VIP);
+            } else {
+                all_served(lab, stranger(lab), &VIP);
+            }
+        }
+        assert_eq!(scene.whole(), 0);
+    });
+}
+
+#[test]
 fn nft_038_processes_on_the_node_are_bound_by_ranges() {
     Lab::both(|lab| {
         let mut scene = scene(lab, &[&client(lab)], &[1]);

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ferrule_core::model::{Family, TrafficPolicy};
-use ferrule_kernel::nft::{Batch, Chain, Field, Nft, Set, Table};
+use ferrule_kernel::nft::{Batch, Chain, Field, Name, Nft, Set, Table};
 use ferrule_kernel::socket::Transport;
 
 use crate::support::*;
@@ -79,6 +79,54 @@ fn what_is_right_already_is_not_written_again() {
         // The first delta after a start looks at everything.
         scene.restart();
         assert_eq!(scene.step(), 0);
+    });
+}
+
+fn chains(scene: &Scene) -> Vec<Name> {
+    let chains = scene.snapshot().chains;
+    chains.into_iter().map(|held| held.object.name).collect()
+}
+
+#[test]
+fn a_restart_writes_nothing_though_chains_are_left_that_nobody_needs() {
+    both(|family| {
+        let a = |y| (address(family, 1, y), false);
+        let has = |scene: &Scene, name: &str| chains(scene).iter().any(|chain| **chain == *name);
+        let mut scene = Scene::new(family);
+        scene
+            .service(service(family, "plain", 1))
+            .slice(slice(family, "plain", &[a(1), a(2), a(3)]))
+            .service(with_affinity(service(family, "sticky", 2), 60))
+            .slice(slice(family, "sticky", &[a(1)]));
+        scene.whole();
+        // The count changes, and clients stay no more.
+        scene
+            .slice(slice(family, "plain", &[a(1)]))
+            .service(service(family, "sticky", 2));
+        scene.step();
+        let stay = "stay-demo.sticky.http.tcp";
+        let before = scene.snapshot();
+        assert!(has(&scene, "pick-3") && has(&scene, stay));
+        for _ in 0..2 {
+            scene.restart();
+            assert_eq!(scene.whole(), 0);
+        }
+        assert_eq!(scene.step(), 0);
+        assert_eq!(scene.snapshot(), before);
+        // One is needed again, the other goes.
+        scene.slice(slice(family, "plain", &[a(1), a(2), a(3)]));
+        scene.step();
+        assert!(has(&scene, "pick-3") && !has(&scene, stay));
+        agrees_with_fresh(&mut scene);
+        // And if none is needed again, all go.
+        scene.slice(slice(family, "plain", &[a(1)])).step();
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        scene.service(service(family, "another", 3)).step();
+        assert!(!has(&scene, "pick-3"));
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        agrees_with_fresh(&mut scene);
     });
 }
 

@@ -329,13 +329,23 @@ impl<T: Transport + Send> Scene<T> {
 
     /// The same if there is one. Elements are sorted: the kernel has no order for them.
     pub fn try_snapshot(&self) -> Option<Snapshot> {
-        let mut nft = (self.look)();
-        let mut snapshot = nft.snapshot(kernel(self.family), TABLE).unwrap()?;
+        let mut snapshot = all_of_it(&mut (self.look)(), kernel(self.family))?;
         for list in snapshot.elements.values_mut() {
             list.sort_by_key(|element| (element.key, element.ends_range));
         }
         Some(snapshot)
     }
+}
+
+/// The table with everything in it, also clients that stay.
+pub fn all_of_it(nft: &mut Nft, family: ferrule_kernel::Family) -> Option<Snapshot> {
+    let mut snapshot = nft.snapshot(family, TABLE).unwrap()?;
+    for held in snapshot.sets.iter().filter(|held| held.object.dynamic) {
+        let name = &held.object.name;
+        let clients = nft.elements(family, TABLE, name).unwrap();
+        snapshot.elements.insert(name.clone(), clients);
+    }
+    Some(snapshot)
 }
 
 fn steps(applied: Result<Applied, ApplyError>) -> usize {

@@ -38,8 +38,8 @@ impl Twin {
             scope: Scope::Whole,
         };
         self.dataplane.apply(&work).unwrap();
-        let fresh = self.nft.snapshot(kernel(scene.family), TABLE);
-        assert_alike(&scene.snapshot(), &fresh.unwrap().unwrap());
+        let fresh = all_of_it(&mut self.nft, kernel(scene.family));
+        assert_alike(&scene.snapshot(), &fresh.unwrap());
     }
 }
 

@@ -39,7 +39,7 @@ use crate::sync::{Input, Limits, Sync};
 use crate::watch::kubernetes::Report;
 
 /// Batches on their way to sync. When it is full the network waits.
-const CHANNEL: usize = 64;
+const CHANNEL: usize = 8;
 
 /// Runs until a signal, a fatal error, or a configuration that needs a new start.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
