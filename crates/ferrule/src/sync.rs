@@ -46,6 +46,10 @@ pub trait Source {
     fn next(&mut self, deadline: Instant) -> Next;
     /// The next input if one is there already.
     fn try_next(&mut self) -> Option<Input>;
+    /// Changes of the cluster that come before this moment are not acted on before it.
+    fn rest(&mut self, until: Instant) {
+        _ = until;
+    }
 }
 
 /// What a [`Source`] had.
@@ -207,7 +211,11 @@ impl<O: Observer> Sync<O> {
                 Next::Ended => return,
             }
             self.decide();
-            self.program();
+            if self.program()
+                && let Some(until) = self.lanes.iter().filter_map(|l| l.pace.rest_until()).max()
+            {
+                source.rest(until);
+            }
         }
     }
 
@@ -294,10 +302,12 @@ impl<O: Observer> Sync<O> {
         }
     }
 
-    fn program(&mut self) {
+    /// Syncs the lanes that are due; whether any was.
+    fn program(&mut self) -> bool {
         if !self.tracker.is_ready() {
-            return;
+            return false;
         }
+        let mut any = false;
         for lane in &mut self.lanes {
             let now = clock();
             if lane.pace.due(now).is_none() {
@@ -307,7 +317,9 @@ impl<O: Observer> Sync<O> {
             // A sync that hangs must show, whatever caused it.
             self.observer.begun(lane.family);
             lane.sync(&self.desired, &mut self.observer);
+            any = true;
         }
+        any
     }
 }
 

@@ -78,6 +78,11 @@ impl Pace {
         self.wanted = true;
     }
 
+    /// The end of the rest after the last sync.
+    pub fn rest_until(&self) -> Option<Instant> {
+        self.rest_until
+    }
+
     /// When [`Pace::due`] will have an answer, if nothing else happens.
     pub fn deadline(&self, now: Instant) -> Instant {
         let next = if self.wanted {
