@@ -1,7 +1,9 @@
 //! What iptables mode costs, in a network of its own: `iptables_cost <services> <endpoints> [way…]`.
 //!
 //! First everything is written, then looked at again, then single endpoints come and go, in the
-//! legacy flavour, in the nft flavour directly, and in that one by programs. Beside the time that
+//! legacy flavour, in the nft flavour directly, and in that one by programs. At last, beside all
+//! these rules: what kube-proxy tells `iptables-restore` when one endpoint changes, and the least
+//! that `nf_tables` can be told, without and with something that makes it look at all chains. Beside the time that
 //! went by stands the time that this thread worked, which matters on a busy machine; what programs
 //! worked is not in it. Run it as root.
 #![expect(
@@ -22,9 +24,10 @@ use ferrule_core::model::{
     SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
 };
 use ferrule_core::track::{Event, Object, Tracker};
-use ferrule_dataplane::iptables::{Iptables, Options};
+use ferrule_dataplane::iptables::{self, Iptables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::netns;
+use ferrule_kernel::nft::{Batch, Chain, Expr, Nft, Rule, Verdict};
 use ferrule_kernel::xt::{Flavour, Xt};
 
 fn main() {
@@ -73,6 +76,69 @@ fn measure(way: &str, services: u32, endpoints: u32) {
     time("  is it intact", || {
         usize::from(dataplane.canary().is_intact().unwrap())
     });
+    if way != "programs" {
+        let xt = Xt::open_as(flavour, ferrule_kernel::Family::V4).unwrap();
+        let text = as_kube_proxy(&cluster.desired, services / 2);
+        time("  one endpoint, as kube-proxy writes it", || {
+            xt.restore(&text).unwrap();
+            text.lines().count()
+        });
+    }
+    if way == "directly" {
+        measure_kernel();
+    }
+}
+
+/// What kube-proxy restores when this Service changes: the chains that all share, and its own.
+fn as_kube_proxy(desired: &Desired, number: u32) -> String {
+    let all = iptables::render(desired, Family::V4, Options::default(), &[]);
+    let remark = format!("default/{}", name(number));
+    let chain = |line: &str| match line.strip_prefix(':') {
+        Some(rest) => rest.split(' ').next().map(str::to_owned),
+        None => line.split(' ').nth(1).map(str::to_owned),
+    };
+    let told = |line: &&str| {
+        let mut words = line.split(['"', ' ']);
+        words.any(|word| word == remark)
+    };
+    let mut own: Vec<_> = all.lines().filter(told).filter_map(chain).collect();
+    own.sort();
+    let is_shared = |chain: &str| {
+        let per_service = ["KUBE-SVC-", "KUBE-SEP-"];
+        !per_service.iter().any(|prefix| chain.starts_with(prefix))
+    };
+    // Jumps from the chains of others are not among what is restored.
+    let kept = all.lines().filter(|line| {
+        !line.starts_with("-I")
+            && chain(line).is_none_or(|chain| is_shared(&chain) || own.contains(&chain))
+    });
+    kept.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// What a transaction costs that has nothing to do with us.
+fn measure_kernel() {
+    let mut nft = Nft::open().unwrap();
+    let counter = Expr::Counter {
+        packets: 0,
+        bytes: 0,
+    };
+    let jump = Expr::Verdict(Verdict::Jump("NOWHERE".into()));
+    for (what, expressions) in [
+        ("  kernel: two chains", vec![]),
+        ("  kernel: a rule that only counts", vec![counter]),
+        ("  kernel: a rule with a jump", vec![jump]),
+    ] {
+        let mut batch = Batch::new(ferrule_kernel::Family::V4, "nat");
+        batch.ensure_chain(&Chain::new("SOMEWHERE"));
+        batch.ensure_chain(&Chain::new("NOWHERE"));
+        if !expressions.is_empty() {
+            batch.add_rule(&Rule::new("SOMEWHERE", expressions));
+        }
+        time(what, || {
+            nft.commit(&batch).unwrap();
+            batch.len()
+        });
+    }
 }
 
 fn time(what: &str, f: impl FnOnce() -> usize) {

@@ -102,6 +102,9 @@ pub enum ApplyError {
     /// Replies were lost, or somebody else wrote: our picture of the kernel may be wrong.
     #[error("the state of the kernel is in doubt")]
     Doubtful(#[source] std::io::Error),
+    /// Somebody else had the tables locked for as long as it was waited for; nothing was written.
+    #[error("the tables are in use")]
+    Locked(#[source] std::io::Error),
 }
 
 /// What helps after a failure.
@@ -114,11 +117,17 @@ pub enum Recovery {
 }
 
 impl ApplyError {
-    /// What helps. A refusal often means that the kernel is not as we believed, so both reread.
+    /// What helps. A refusal often means that the kernel is not as we believed, and whoever has a
+    /// lock is about to change something, so all reread.
     pub const fn recovery(&self) -> Recovery {
         match self {
-            Self::Refused { .. } | Self::Doubtful(_) => Recovery::Reread,
+            Self::Refused { .. } | Self::Doubtful(_) | Self::Locked(_) => Recovery::Reread,
         }
+    }
+
+    /// Whether the failure itself was a long wait, and the next try waits by itself.
+    pub const fn has_waited(&self) -> bool {
+        matches!(self, Self::Locked(_))
     }
 }
 

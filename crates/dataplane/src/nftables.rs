@@ -16,6 +16,7 @@
 //! [`Work`]: crate::Work
 
 mod apply;
+mod create;
 mod diff;
 mod listen;
 mod names;

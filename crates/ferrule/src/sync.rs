@@ -46,6 +46,10 @@ pub trait Source {
     fn next(&mut self, deadline: Instant) -> Next;
     /// The next input if one is there already.
     fn try_next(&mut self) -> Option<Input>;
+    /// Changes of the cluster that come before this moment are not acted on before it.
+    fn rest(&mut self, until: Instant) {
+        _ = until;
+    }
 }
 
 /// What a [`Source`] had.
@@ -207,7 +211,11 @@ impl<O: Observer> Sync<O> {
                 Next::Ended => return,
             }
             self.decide();
-            self.program();
+            if self.program()
+                && let Some(until) = self.lanes.iter().filter_map(|l| l.pace.rest_until()).max()
+            {
+                source.rest(until);
+            }
         }
     }
 
@@ -279,7 +287,10 @@ impl<O: Observer> Sync<O> {
             let room = MOST_TRIGGERS.saturating_sub(lane.triggers.len());
             lane.triggers.extend(times.flatten().take(room));
             lane.health.extend(part.health.clone());
-            lane.delta.absorb(part);
+            // A look at everything needs no delta, and the first one would hold the whole cluster.
+            if !lane.whole {
+                lane.delta.absorb(part);
+            }
             lane.pace.want();
             self.observer.queued(lane.family);
         }
@@ -291,10 +302,12 @@ impl<O: Observer> Sync<O> {
         }
     }
 
-    fn program(&mut self) {
+    /// Syncs the lanes that are due; whether any was.
+    fn program(&mut self) -> bool {
         if !self.tracker.is_ready() {
-            return;
+            return false;
         }
+        let mut any = false;
         for lane in &mut self.lanes {
             let now = clock();
             if lane.pace.due(now).is_none() {
@@ -304,7 +317,9 @@ impl<O: Observer> Sync<O> {
             // A sync that hangs must show, whatever caused it.
             self.observer.begun(lane.family);
             lane.sync(&self.desired, &mut self.observer);
+            any = true;
         }
+        any
     }
 }
 
@@ -324,6 +339,9 @@ impl Lane {
         let result = self.dataplane.apply(&work);
         let ended = clock();
         self.pace.finished(ended, result.is_ok(), whole);
+        if result.as_ref().is_err_and(ApplyError::has_waited) {
+            self.pace.again(ended);
+        }
         observer.synced(&Synced {
             family: self.family,
             whole,

@@ -110,8 +110,8 @@ const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
 impl Xt {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
-    /// Where kubelet has left a hint about its flavour, that one is used; otherwise whatever
-    /// `iptables` is.
+    /// Where kubelet has left a hint about its flavour, in whichever family, that one is used, as
+    /// in kube-proxy's image; otherwise whatever `iptables` is.
     ///
     /// # Errors
     /// There are no such programs, or they do not work here.
@@ -135,7 +135,14 @@ impl Xt {
                 ..plain.clone()
             })
             .into_iter()
-            .find(Programs::has_hint);
+            .find(|programs| {
+                let families = [Family::V4, Family::V6].into_iter();
+                let mut both = families.map(|family| Programs {
+                    family,
+                    ..programs.clone()
+                });
+                both.any(|programs| programs.has_hint())
+            });
         Self::with(hinted.unwrap_or(plain))
     }
 
@@ -205,12 +212,24 @@ impl Xt {
         }
     }
 
+    /// The same for one rule or chain: waiting came earlier there, and an end to it a little later.
+    fn wait_flags(&self) -> &'static [&'static str] {
+        if self.version.at_least(1, 4, 22) {
+            &["-w", PATIENCE]
+        } else if self.version.at_least(1, 4, 20) {
+            &["-w"]
+        } else {
+            &[]
+        }
+    }
+
     /// The rules of one chain, as text; `None` if there is no such chain.
     ///
     /// # Errors
     /// See [`XtError`].
     pub fn list(&self, table: Table, chain: &str) -> Result<Option<String>, XtError> {
-        let arguments = ["-w", PATIENCE, "-S", chain, "-t", table.as_str()];
+        let question = ["-S", chain, "-t", table.as_str()];
+        let arguments = [self.wait_flags(), &question].concat();
         match self.programs.run("", &arguments, "") {
             Ok(text) => Ok(Some(text)),
             Err(XtError::Refused { message, .. }) if says_absent(&message) => Ok(None),
@@ -291,21 +310,24 @@ mod tests {
 
     #[test]
     fn ipt_006_ipt_010_restoring_waits_for_the_lock_where_it_can() {
-        let flags = |version: &str| {
+        for (version, restoring, asking) in [
+            ("v1.8.9 (nf_tables)", "-w 5 --noflush --counters", "-w 5"),
+            ("v1.6.2", "-w 5 --noflush --counters", "-w 5"),
+            ("v1.6.1", "--noflush --counters", "-w 5"),
+            ("v1.4.22", "--noflush --counters", "-w 5"),
+            ("v1.4.21", "--noflush --counters", "-w"),
+            ("v1.4.19", "--noflush --counters", ""),
+        ] {
             let programs = Programs {
                 folder: None,
                 family: Family::V4,
                 variant: "",
             };
             let version = Version::parse(version);
-            Xt { programs, version }.restore_flags().join(" ")
-        };
-        assert_eq!(
-            flags("iptables v1.8.9 (nf_tables)"),
-            "-w 5 --noflush --counters"
-        );
-        assert_eq!(flags("iptables v1.6.2"), "-w 5 --noflush --counters");
-        assert_eq!(flags("iptables v1.4.21"), "--noflush --counters");
+            let xt = Xt { programs, version };
+            assert_eq!(xt.restore_flags().join(" "), restoring, "{version:?}");
+            assert_eq!(xt.wait_flags().join(" "), asking, "{version:?}");
+        }
     }
 
     #[test]

@@ -290,9 +290,8 @@ fn before(delta: &FamilyDelta) -> LastGood {
 
 pub(super) fn refused(error: XtError) -> ApplyError {
     let step = match &error {
-        XtError::Unusable { program, .. }
-        | XtError::Locked { program, .. }
-        | XtError::Refused { program, .. } => program.clone(),
+        XtError::Locked { .. } => return ApplyError::Locked(io::Error::other(error)),
+        XtError::Unusable { program, .. } | XtError::Refused { program, .. } => program.clone(),
     };
     ApplyError::Refused {
         step,

@@ -12,14 +12,15 @@ use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::memory;
-use ferrule_kernel::nft::{Batch, BatchError, Name, Nft, Table};
+use ferrule_kernel::nft::{Batch, BatchError, Name, Nft, Snapshot, Table};
 use ferrule_kernel::socket::{Socket, Transport};
 
 use super::Options;
+use super::create;
 use super::diff::{self, Ground, Looked, Redrawn, Step};
 use super::names::{self, Pick, TABLE};
 use super::render;
-use super::ruleset::{Ruleset, Shares, Statics};
+use super::ruleset::{Shares, Statics};
 use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
@@ -46,6 +47,9 @@ struct Written {
     /// Chains that nothing leads to. They go with the next change.
     retired: BTreeSet<Name>,
 }
+
+/// What the kernel said, and to which steps.
+type Failed = (BatchError, Vec<Step>);
 
 /// Steps that were made.
 struct Done {
@@ -124,48 +128,97 @@ impl<T: Transport> Nftables<T> {
     }
 
     fn whole(&mut self, desired: &Desired, looked: Looked) -> Result<Applied, ApplyError> {
-        let ground = self.ground();
+        let family = kernel_family(self.family);
         let mut bridged = None;
         let mut attempt = 1;
-        let (wanted, done) = loop {
-            let mut wanted = render::ruleset(desired, self.family, self.options);
-            let installed = self.nft.snapshot(ground.family, TABLE).map_err(unread)?;
-            let difference = match &installed {
-                Some(installed) if !diff::is_foreign(installed, ground.family) => {
-                    diff::whole(installed, &wanted, ground, looked)
-                }
-                Some(_) if bridged.is_none() => {
-                    bridged = Some(self.bridge(&mut wanted));
-                    continue;
-                }
-                Some(_) => diff::replace(&mut wanted, ground).into(),
-                None => diff::create(&mut wanted, ground).into(),
-            };
+        let (made, written) = loop {
+            let installed = self.nft.snapshot(family, TABLE).map_err(unread)?;
             // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
-            let generation = installed.map(|installed| installed.generation);
+            let generation = installed.as_ref().map(|installed| installed.generation);
             let generation = generation.filter(|_| attempt < ATTEMPTS);
-            match self.commit(difference.steps, generation) {
-                Ok(mut done) => {
-                    done.kept.extend(difference.idle);
-                    break (wanted, done);
+            let result = match installed {
+                Some(installed) if !diff::is_foreign(&installed, family) => {
+                    self.mend(installed, desired, looked, generation)
                 }
+                Some(_) if bridged.is_none() => {
+                    bridged = Some(self.bridge(desired));
+                    continue;
+                }
+                Some(_) => self.create(&[Step::DeleteTable], desired, generation),
+                None => self.create(&[], desired, generation),
+            };
+            match result {
+                Ok(done) => break done,
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
-        let mut steps = done.made + bridged.unwrap_or_default();
+        let mut steps = made + bridged.unwrap_or_default();
         if self.interim {
             steps += self.delete(&names::interim())?;
             self.interim = false;
         }
-        self.written = Some(Written {
+        self.written = Some(written);
+        Ok(Applied { steps })
+    }
+
+    /// Writes what differs.
+    fn mend(
+        &mut self,
+        installed: Snapshot,
+        desired: &Desired,
+        looked: Looked,
+        generation: Option<u32>,
+    ) -> Result<(usize, Written), Failed> {
+        let wanted = render::ruleset(desired, self.family, self.options);
+        let difference = diff::whole(&installed, &wanted, self.ground(), looked);
+        drop(installed);
+        let mut done = self.commit(difference.steps, generation)?;
+        done.kept.extend(difference.idle);
+        let written = Written {
             statics: wanted.statics,
             picks: wanted.picks,
             shares: wanted.shares,
             retired: done.kept,
+        };
+        Ok((done.made, written))
+    }
+
+    /// Writes everything, after some other steps.
+    fn create(
+        &mut self,
+        before: &[Step],
+        desired: &Desired,
+        generation: Option<u32>,
+    ) -> Result<(usize, Written), Failed> {
+        let family = kernel_family(self.family);
+        let table = names::table();
+        let mut batch = batch(before, family, &table);
+        if let Some(generation) = generation {
+            batch.expect_generation(generation);
+        }
+        let common = create::create(desired, self.family, self.options, |step| {
+            put(&mut batch, &step, family, &table);
         });
-        Ok(Applied { steps })
+        match self.nft.commit(&batch) {
+            Ok(_) => {
+                let written = Written {
+                    statics: common.statics,
+                    picks: common.picks,
+                    shares: common.shares,
+                    retired: BTreeSet::new(),
+                };
+                Ok((batch.len(), written))
+            }
+            // They were not kept; now somebody wants to know which one it was.
+            Err(error) => {
+                let mut steps = before.to_vec();
+                let each = |step| steps.push(step);
+                create::create(desired, self.family, self.options, each);
+                Err((error, steps))
+            }
+        }
     }
 
     /// Writes a table that translates packets while ours is replaced; the number of steps.
@@ -176,11 +229,15 @@ impl<T: Transport> Nftables<T> {
     /// this table there is always one that is there in both.
     ///
     /// It is a courtesy: where it is refused, we replace ours without.
-    fn bridge(&mut self, wanted: &mut Ruleset) -> usize {
-        let ground = self.ground();
-        let mut steps = vec![Step::AddTable, Step::DeleteTable];
-        steps.extend(diff::translation(wanted, ground));
-        let batch = batch(&steps, ground.family, &names::interim());
+    fn bridge(&mut self, desired: &Desired) -> usize {
+        let family = kernel_family(self.family);
+        let table = names::interim();
+        let mut batch = batch(&[Step::AddTable, Step::DeleteTable], family, &table);
+        create::create(desired, self.family, self.options, |step| {
+            if create::translates(&step) {
+                put(&mut batch, &step, family, &table);
+            }
+        });
         let done = self.nft.commit(&batch);
         // If the answer was lost it may be there.
         self.interim = matches!(done, Ok(_) | Err(BatchError::Lost(_)));
@@ -191,11 +248,7 @@ impl<T: Transport> Nftables<T> {
     ///
     /// Before Linux 6.2 a chain is busy until a while after the last element that led to it went.
     /// That must not hold up what the other steps are for.
-    fn commit(
-        &mut self,
-        mut steps: Vec<Step>,
-        generation: Option<u32>,
-    ) -> Result<Done, (BatchError, Vec<Step>)> {
+    fn commit(&mut self, mut steps: Vec<Step>, generation: Option<u32>) -> Result<Done, Failed> {
         let mut kept = BTreeSet::new();
         loop {
             let mut batch = batch(&steps, kernel_family(self.family), &names::table());
@@ -287,22 +340,26 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
 fn batch(steps: &[Step], family: ferrule_kernel::Family, table: &Table) -> Batch {
     let mut batch = Batch::new(family, table.name.clone());
     for step in steps {
-        match step {
-            Step::AddTable => batch.add_table(table),
-            Step::DeleteTable => batch.delete_table(),
-            Step::AddSet(container) => batch.add_set(&container.set(family)),
-            Step::AddOwnSet(set) => batch.add_set(set),
-            Step::DeleteOwnSet(name) => batch.delete_set(name),
-            Step::AddChain(chain) => batch.add_chain(chain),
-            Step::FlushChain(name) => batch.flush_chain(name),
-            Step::AddRule(rule) => batch.add_rule(rule),
-            Step::DeleteChain(name) => batch.delete_chain(name),
-            Step::Flush(container) => batch.flush_set(container.name()),
-            Step::Add(container, elements) => batch.add_elements(container.name(), elements),
-            Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
-        };
+        put(&mut batch, step, family, table);
     }
     batch
+}
+
+fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table: &Table) {
+    match step {
+        Step::AddTable => batch.add_table(table),
+        Step::DeleteTable => batch.delete_table(),
+        Step::AddSet(container) => batch.add_set(&container.set(family)),
+        Step::AddOwnSet(set) => batch.add_set(set),
+        Step::DeleteOwnSet(name) => batch.delete_set(name),
+        Step::AddChain(chain) => batch.add_chain(chain),
+        Step::FlushChain(name) => batch.flush_chain(name),
+        Step::AddRule(rule) => batch.add_rule(rule),
+        Step::DeleteChain(name) => batch.delete_chain(name),
+        Step::Flush(container) => batch.flush_set(container.name()),
+        Step::Add(container, elements) => batch.add_elements(container.name(), elements),
+        Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
+    };
 }
 
 /// Whether it was the deletion of a chain that was refused, because something still leads there.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Chain, ChainKind, Element, Name, Rule, Set, Snapshot, Value};
+use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Snapshot, Value};
 
 use super::names::{self, Container, Pick};
 use super::program;
@@ -55,51 +55,6 @@ pub struct Ground {
     pub mark: u32,
 }
 
-/// Everything, from nothing. Elements are taken out of `wanted`: they are many.
-pub fn create(wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
-    let mut steps = vec![Step::AddTable];
-    steps.extend(names::chains().into_iter().map(Step::AddChain));
-    steps.extend(Container::ALL.map(Step::AddSet));
-    for pick in &wanted.picks {
-        add_pick(pick, ground, &mut steps);
-    }
-    steps.extend(wanted.sets.values().cloned().map(Step::AddOwnSet));
-    steps.extend(add_chains(&wanted.chains));
-    for container in Container::ALL {
-        let mut all = wanted.elements.remove(&container).unwrap_or_default();
-        let nets = wanted.statics.nets.get(&container).into_iter().flatten();
-        all.extend(nets.cloned());
-        if !all.is_empty() {
-            steps.push(Step::Add(container, all));
-        }
-    }
-    steps.extend(wanted.statics.rules.iter().cloned().map(Step::AddRule));
-    steps
-}
-
-/// Everything anew, in place of what is there.
-pub fn replace(wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
-    let mut steps = vec![Step::DeleteTable];
-    steps.extend(create(wanted, ground));
-    steps
-}
-
-/// As much as it takes to translate packets, from nothing. What refuses or drops them is left out.
-pub fn translation(wanted: &mut Ruleset, ground: Ground) -> Vec<Step> {
-    let filters: BTreeSet<Name> = names::chains()
-        .into_iter()
-        .filter(|chain| matches!(&chain.base, Some(base) if base.kind == ChainKind::Filter))
-        .map(|chain| chain.name)
-        .collect();
-    let mut steps = create(wanted, ground);
-    steps.retain(|step| match step {
-        Step::AddChain(chain) => !filters.contains(&chain.name),
-        Step::AddRule(rule) => !filters.contains(&rule.chain),
-        _ => true,
-    });
-    steps
-}
-
 /// What a look at everything leads to.
 #[derive(Debug, Default)]
 pub struct Whole {
@@ -107,13 +62,6 @@ pub struct Whole {
     pub steps: Vec<Step>,
     /// Chains of ours that nothing leads to and that are still there after that.
     pub idle: BTreeSet<Name>,
-}
-
-impl From<Vec<Step>> for Whole {
-    fn from(steps: Vec<Step>) -> Self {
-        let idle = BTreeSet::new();
-        Self { steps, idle }
-    }
 }
 
 /// Whether we knew what is in the table.
@@ -162,7 +110,7 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Loo
                 &of_chain.iter().collect::<Vec<_>>(),
             ));
         } else {
-            add_pick(pick, ground, &mut steps);
+            steps.extend(add_pick(pick, ground));
         }
     }
     for (name, set) in &wanted.sets {
@@ -222,7 +170,7 @@ impl Redrawn {
         let mut steps = Vec::new();
         let needed: BTreeSet<Pick> = self.picks().collect();
         for pick in needed.difference(picks) {
-            add_pick(pick, ground, &mut steps);
+            steps.extend(add_pick(pick, ground));
         }
         let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
         let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
@@ -341,7 +289,8 @@ fn chains(drawings: &[Drawing]) -> BTreeMap<&Name, &[Rule]> {
         .collect()
 }
 
-fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
+/// Adds chains of a single Service port.
+pub fn add_chains(chains: &BTreeMap<Name, Vec<Rule>>) -> Vec<Step> {
     // All before any rule: one may lead to another.
     let add = chains.keys().cloned().map(Chain::new).map(Step::AddChain);
     let rules = chains.values().flatten().cloned().map(Step::AddRule);
@@ -475,8 +424,10 @@ fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a
     rules.get(chain).map_or(&[], Vec::as_slice)
 }
 
-fn add_pick(pick: &Pick, ground: Ground, steps: &mut Vec<Step>) {
-    steps.push(Step::AddChain(Chain::new(pick.name())));
+/// Adds a chain that several Service ports may use.
+pub fn add_pick(pick: &Pick, ground: Ground) -> Vec<Step> {
     let rules = program::pick(ground.family, pick, ground.mark);
-    steps.extend(rules.into_iter().map(Step::AddRule));
+    let rules = rules.into_iter().map(Step::AddRule);
+    let chain = Step::AddChain(Chain::new(pick.name()));
+    std::iter::once(chain).chain(rules).collect()
 }

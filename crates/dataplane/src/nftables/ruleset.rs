@@ -89,9 +89,11 @@ impl Shares {
         self.0.get(&(container, key)).copied().unwrap_or_default()
     }
 
-    /// One more.
-    pub fn add(&mut self, container: Container, key: Value) {
-        *self.0.entry((container, key)).or_default() += 1;
+    /// One more; how many there are now.
+    pub fn add(&mut self, container: Container, key: Value) -> usize {
+        let count = self.0.entry((container, key)).or_default();
+        *count += 1;
+        *count
     }
 
     /// One less.

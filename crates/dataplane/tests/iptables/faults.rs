@@ -16,17 +16,10 @@ use crate::support::*;
 
 /// A folder with programs that do what the real ones do, but for `iptables-restore`, which runs
 /// this script. `$REAL` in it is the real one, and its input is in `$INPUT`.
-fn programs(flavour: Flavour, restore: &str) -> TempDir {
+pub fn programs(flavour: Flavour, restore: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let variant = match flavour {
-        Flavour::Nft => "nft",
-        Flavour::Legacy => "legacy",
-    };
-    let put = |name: &str, script: &str| {
-        let path = folder.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    };
+    let variant = variant(flavour);
+    let put = |name: &str, script: &str| put(folder.path(), name, script);
     put("iptables", &format!("exec iptables-{variant} \"$@\""));
     put(
         "iptables-save",
@@ -43,7 +36,22 @@ fn programs(flavour: Flavour, restore: &str) -> TempDir {
     folder
 }
 
-fn scene(programs: &Path) -> Scene {
+/// Puts a script where a program would be.
+pub fn put(folder: &Path, name: &str, script: &str) {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What a flavour is called in names of programs.
+pub const fn variant(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Nft => "nft",
+        Flavour::Legacy => "legacy",
+    }
+}
+
+pub fn scene(programs: &Path) -> Scene {
     let xt = Xt::open_in(Some(programs), ferrule_kernel::Family::V4).unwrap();
     Scene::over(Family::V4, settings(&["10.1.0.0/16"]), xt).by_programs()
 }
@@ -210,11 +218,11 @@ fn kubelets_hint_chooses_the_flavour() {
             Xt::open(ferrule_kernel::Family::V4).unwrap().flavour(),
             plain
         );
+        // A hint about one family is about both.
         iptables(Family::V4, other, "-t mangle -N KUBE-IPTABLES-HINT");
-        assert_eq!(
-            Xt::open(ferrule_kernel::Family::V4).unwrap().flavour(),
-            other
-        );
+        for family in Family::ALL {
+            assert_eq!(Xt::open(kernel(family)).unwrap().flavour(), other);
+        }
     });
 }
 

@@ -10,6 +10,7 @@ mod direct;
 mod encoding;
 mod faults;
 mod ipvs;
+mod programs;
 mod random;
 mod recorded;
 mod rules;

@@ -168,6 +168,35 @@ fn ipt_065_ipt_067_one_endpoint_writes_its_service_and_nothing_else() {
 }
 
 #[test]
+fn ipt_066_a_change_of_one_port_leaves_the_other_ports_alone() {
+    everywhere(|family, flavour| {
+        let a = |x, y| address(family, x, y);
+        let mut scene = Scene::new(family, flavour);
+        let mut two = with_port(service("two", a(96, 1)), "web", 80);
+        let more = with_port(two.clone(), "metrics", 9090);
+        two.ports = [two.ports[0].clone(), more.ports[0].clone()].into();
+        let pods = [(a(1, 1), false), (a(1, 2), true)];
+        scene.both(&two, 8080, &pods);
+        scene.whole();
+        let chains = |scene: &Scene, port: &str| {
+            let saved = scene.saved();
+            let lines = saved.lines().filter(|line| line.contains(port));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (web, metrics) = (chains(&scene, "two:web"), chains(&scene, "two:metrics"));
+        // One port moves: in its chain two endpoints take the place of two others.
+        let mut moved = slice(&two, 8080, &pods);
+        moved.ports[1].port = Port::new(9191).unwrap();
+        scene.slice(moved);
+        let one_port = 4 + 2 * 3 + 2 * 2;
+        assert_eq!(scene.step(), one_port);
+        assert_eq!(chains(&scene, "two:web"), web);
+        assert_ne!(chains(&scene, "two:metrics"), metrics);
+        agrees_with_fresh(&mut scene);
+    });
+}
+
+#[test]
 fn ipt_014_ipt_092_rules_of_others_stay() {
     everywhere(|family, flavour| {
         let mut scene = Scene::new(family, flavour);

@@ -19,7 +19,7 @@ use crate::http::EVENT_ACTION;
 use crate::metrics::Metrics;
 use crate::sync::Input;
 use crate::watch::kubernetes::{
-    self, Access, Api, Recorder, Regarding, Report, Severity, Timings, Watch,
+    self, Access, Api, Recorder, Regarding, Report, Rest, Severity, Timings, Watch,
 };
 use crate::watch::manifests::{self, ManifestError};
 
@@ -40,13 +40,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Begins to watch; everything goes to `sink`.
+    /// Begins to watch; everything goes to `sink`, with less hurry while `rest` lasts.
     pub fn open(
         options: &Options,
         node_name: &str,
         host_name: &str,
         metrics: &Arc<Metrics>,
         sink: &mpsc::Sender<Input>,
+        rest: &Rest,
     ) -> anyhow::Result<Self> {
         let (fail, fatal) = mpsc::channel(1);
         if let Some(path) = &options.manifests {
@@ -74,6 +75,7 @@ impl Cluster {
             node_name: node_name.to_owned(),
             streaming_lists: options.gates.is_on(Gate::WatchListClient),
             timings: Timings::default(),
+            rest: rest.clone(),
         };
         Ok(Self {
             recorder: Some(Recorder::start(api.clone(), host_name)),

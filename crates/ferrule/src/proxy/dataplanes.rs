@@ -9,7 +9,7 @@ use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun, ipvs};
 
-use super::guard::Guard;
+use super::guard::{Guard, Rules};
 use super::reporter::whole;
 use crate::config::options::Options;
 use crate::config::{Config, Mode};
@@ -80,13 +80,16 @@ impl Dataplanes {
         match config.mode() {
             Mode::Nftables => {
                 let rules = Nftables::open(family, config.nftables_options()).map_err(explain)?;
-                self.guard.listen_except(rules.port());
+                self.guard.listen_except(Rules::Nftables, rules.port());
                 Ok(Box::new(rules))
             }
             Mode::Iptables => {
                 let rules = Iptables::open(family, config.iptables_options())
                     .with_context(|| format!("no iptables support for {family}"))?;
                 self.guard.watch_canary(family, rules.canary());
+                if let Some(port) = rules.port() {
+                    self.guard.listen_except(Rules::Iptables, port);
+                }
                 Ok(Box::new(rules))
             }
             Mode::Ipvs => bail!(

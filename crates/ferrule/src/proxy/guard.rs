@@ -1,12 +1,13 @@
 //! Notices that somebody else changed our rules, and tells sync.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::thread;
 use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::iptables::Canary;
-use ferrule_dataplane::nftables::Listener;
+use ferrule_dataplane::{iptables, nftables};
 use tokio::sync::mpsc;
 
 use super::reporter::whole;
@@ -19,13 +20,66 @@ const PATIENCE: Duration = Duration::from_hours(1);
 /// How long to wait before listening again when that failed.
 const HEARING_LOST: Duration = Duration::from_secs(10);
 
+/// One change often comes in many pieces; silence for so long ends it.
+const PIECES: Duration = Duration::from_millis(1);
+
+/// So many pieces are believed at once, however many follow.
+const ENOUGH: usize = 256;
+
 /// How others' changes are noticed.
 pub struct Guard {
-    /// By what changes of ours are told from those of others.
-    own: Vec<u32>,
+    /// By what changes of ours are told from those of others, and whose rules they are.
+    own: Vec<(Rules, u32)>,
     canaries: Vec<(Family, Canary)>,
     /// How often canaries are looked at.
     period: Duration,
+}
+
+/// What is listened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Our own tables.
+    Nftables,
+    /// Our chains in the tables that everybody uses.
+    Iptables,
+}
+
+/// Somebody who listens.
+enum Ear {
+    Nftables(nftables::Listener),
+    Iptables(iptables::Listener),
+}
+
+impl Ear {
+    fn open(rules: Rules, own: Vec<u32>) -> io::Result<Self> {
+        Ok(match rules {
+            Rules::Nftables => Self::Nftables(nftables::Listener::open(own)?),
+            Rules::Iptables => Self::Iptables(iptables::Listener::open(own)?),
+        })
+    }
+
+    fn next(&mut self, patience: Duration) -> io::Result<Vec<Family>> {
+        match self {
+            Self::Nftables(listener) => listener.next(patience),
+            Self::Iptables(listener) => listener.next(patience),
+        }
+    }
+
+    /// The families that one change concerns, in however many pieces it comes. Telling sync of
+    /// each piece would have it look at everything again after it has repaired everything.
+    fn change(&mut self) -> io::Result<BTreeSet<Family>> {
+        let mut families = BTreeSet::new();
+        let mut piece = self.next(PATIENCE)?;
+        for _ in 0..ENOUGH {
+            if piece.is_empty() {
+                break;
+            }
+            families.extend(piece);
+            piece = self.next(PIECES)?;
+        }
+        families.extend(piece);
+        Ok(families)
+    }
 }
 
 impl Guard {
@@ -38,27 +92,29 @@ impl Guard {
         }
     }
 
-    /// The kernel tells of changes to nftables; those of this port are ours.
-    pub fn listen_except(&mut self, port: u32) {
-        self.own.push(port);
+    /// The kernel tells of changes to these rules; those of this port are ours.
+    pub fn listen_except(&mut self, rules: Rules, port: u32) {
+        self.own.push((rules, port));
     }
 
-    /// iptables tells nothing by itself, so it is asked now and then.
+    /// Where nothing is told, or was before anybody listened, it is asked for now and then.
     pub fn watch_canary(&mut self, family: Family, canary: Canary) {
         self.canaries.push((family, canary));
     }
 
     /// Begins. Not before everything was programmed once: until then all is as others left it.
     pub fn start(self, sync: mpsc::Sender<Input>) {
-        let Self {
-            own,
-            canaries,
-            period,
-        } = self;
-        if !own.is_empty() {
-            let sync = sync.clone();
-            spawn(move || listen(&own, &sync));
+        for rules in [Rules::Nftables, Rules::Iptables] {
+            let own = self.own.iter().filter(|(whose, _)| *whose == rules);
+            let own: Vec<u32> = own.map(|(_, port)| *port).collect();
+            if !own.is_empty() {
+                let sync = sync.clone();
+                // At once: nobody tells what happens before.
+                let ear = Ear::open(rules, own.clone());
+                spawn(move || listen(ear, rules, &own, &sync));
+            }
         }
+        let (canaries, period) = (self.canaries, self.period);
         if !canaries.is_empty() {
             spawn(move || look_after(&canaries, period, &sync));
         }
@@ -81,23 +137,29 @@ fn tell(error: &io::Error) {
 }
 
 /// Until sync is gone.
-fn listen(own: &[u32], sync: &mpsc::Sender<Input>) {
-    loop {
-        match Listener::open(own.to_vec()).and_then(|listener| hear(listener, sync)) {
-            Ok(()) => return,
-            Err(error) => tell(&error),
-        }
+fn listen(first: io::Result<Ear>, rules: Rules, own: &[u32], sync: &mpsc::Sender<Input>) {
+    let mut result = first.and_then(|ear| hear(ear, BTreeSet::new(), sync));
+    while let Err(error) = result {
+        tell(&error);
         thread::sleep(HEARING_LOST);
+        // Whatever happened meanwhile was told to nobody.
+        let all = BTreeSet::from(Family::ALL);
+        result = Ear::open(rules, own.to_vec()).and_then(|ear| hear(ear, all, sync));
     }
 }
 
-fn hear(mut listener: Listener, sync: &mpsc::Sender<Input>) -> io::Result<()> {
+fn hear(
+    mut ear: Ear,
+    mut doubtful: BTreeSet<Family>,
+    sync: &mpsc::Sender<Input>,
+) -> io::Result<()> {
     loop {
-        for family in listener.next(PATIENCE)? {
+        for family in doubtful {
             if !doubt(family, sync) {
                 return Ok(());
             }
         }
+        doubtful = ear.change()?;
     }
 }
 

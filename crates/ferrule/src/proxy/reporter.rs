@@ -111,9 +111,6 @@ impl Reporter {
 
     /// Every family was programmed once.
     fn is_ready(&mut self) {
-        if let Some(next) = self.when_programmed.take() {
-            next();
-        }
         if !self.checked {
             // There is no Node to compare with, but much shows without one.
             self.check(&Node::default());
@@ -188,10 +185,15 @@ impl Observer for Reporter {
         }
         self.metrics.set_no_local_endpoints(family, &totals);
         self.metrics.count_steps(family, applied.steps);
+        let last = self.unprogrammed.remove(&family) && self.unprogrammed.is_empty();
+        // Whoever hears that we are ready may rely on rules being guarded.
+        if let Some(next) = self.when_programmed.take_if(|_| last) {
+            next();
+        }
         if let Some(health) = &self.health {
             health.updated(family, now);
         }
-        if self.unprogrammed.remove(&family) && self.unprogrammed.is_empty() {
+        if last {
             self.is_ready();
         }
     }

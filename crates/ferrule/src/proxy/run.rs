@@ -36,10 +36,10 @@ use crate::logging;
 use crate::metrics::{self, Metrics, PacketCounter};
 use crate::moment::{Clock, Moment};
 use crate::sync::{Input, Limits, Sync};
-use crate::watch::kubernetes::Report;
+use crate::watch::kubernetes::{Report, Rest};
 
 /// Batches on their way to sync. When it is full the network waits.
-const CHANNEL: usize = 64;
+const CHANNEL: usize = 8;
 
 /// Runs until a signal, a fatal error, or a configuration that needs a new start.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
@@ -124,7 +124,9 @@ impl<'a> Program<'a> {
 
         let (sender, receiver) = mpsc::channel(CHANNEL);
         let host_name = super::os_hostname()?;
-        let cluster = Cluster::open(options, &node_name, host_name.trim(), &metrics, &sender)?;
+        let rest = Rest::default();
+        let host_name = host_name.trim();
+        let cluster = Cluster::open(options, &node_name, host_name, &metrics, &sender, &rest)?;
         let name = node_name.as_str().into();
         let (guard, doubts) = (dataplanes.guard, sender.clone());
         let (mode, counted) = (config.mode(), metrics.clone());
@@ -167,7 +169,7 @@ impl<'a> Program<'a> {
             reporter,
             started,
         );
-        let mut channel = Channel::new(receiver, runtime);
+        let mut channel = Channel::new(receiver, runtime, rest);
         let thread = thread::Builder::new()
             .name("sync".to_owned())
             .spawn(move || sync.run(&mut channel))?;

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout_at;
 
 use crate::sync::{Input, Next, Source};
+use crate::watch::kubernetes::Rest;
 
 impl From<Vec<Event>> for Input {
     fn from(events: Vec<Event>) -> Self {
@@ -19,12 +20,18 @@ impl From<Vec<Event>> for Input {
 pub struct Channel {
     receiver: Receiver<Input>,
     runtime: Handle,
+    rest: Rest,
 }
 
 impl Channel {
-    /// Waits by means of `runtime`, which another thread drives.
-    pub fn new(receiver: Receiver<Input>, runtime: Handle) -> Self {
-        Self { receiver, runtime }
+    /// Waits by means of `runtime`, which another thread drives. Tells `rest` when there is no
+    /// hurry.
+    pub fn new(receiver: Receiver<Input>, runtime: Handle, rest: Rest) -> Self {
+        Self {
+            receiver,
+            runtime,
+            rest,
+        }
     }
 }
 
@@ -43,5 +50,9 @@ impl Source for Channel {
 
     fn try_next(&mut self) -> Option<Input> {
         self.receiver.try_recv().ok()
+    }
+
+    fn rest(&mut self, until: Instant) {
+        self.rest.until(until.into());
     }
 }

@@ -78,6 +78,11 @@ impl Pace {
         self.wanted = true;
     }
 
+    /// The end of the rest after the last sync.
+    pub fn rest_until(&self) -> Option<Instant> {
+        self.rest_until
+    }
+
     /// When [`Pace::due`] will have an answer, if nothing else happens.
     pub fn deadline(&self, now: Instant) -> Instant {
         let next = if self.wanted {
@@ -117,12 +122,22 @@ impl Pace {
             self.failures = 0;
             self.retry_at = None;
         } else {
-            let first = FIRST_RETRY.max(self.limits.min);
-            let wait = first.saturating_mul(1 << self.failures.min(16));
-            let wait = wait.min(self.limits.retry).min(self.limits.max);
+            self.retry_at = Some(now + self.wait(self.failures));
             self.failures += 1;
-            self.retry_at = Some(now + wait);
         }
+    }
+
+    /// The failure just told was itself a long wait. So it is tried again soon, however often: what
+    /// was waited for may be there any moment, and the next try waits for it by itself.
+    pub fn again(&mut self, now: Instant) {
+        self.retry_at = Some(now + self.wait(0));
+    }
+
+    /// How long to wait after so many failures and one more.
+    fn wait(&self, failures: u32) -> Duration {
+        let first = FIRST_RETRY.max(self.limits.min);
+        let wait = first.saturating_mul(1 << failures.min(16));
+        wait.min(self.limits.retry).min(self.limits.max)
     }
 }
 
@@ -191,6 +206,19 @@ mod tests {
             "back to the long interval"
         );
         assert_eq!(pace.due(now + LIMITS.max), Some(Reason::Audit));
+    }
+
+    #[test]
+    fn what_waits_by_itself_is_tried_again_soon_however_often() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, start);
+        for _ in 0..12 {
+            pace.finished(start, false, true);
+            pace.again(start);
+            assert_eq!(pace.deadline(start), start + ms(1000));
+        }
+        pace.finished(start, false, true);
+        assert_eq!(pace.deadline(start), start + LIMITS.retry, "not forgotten");
     }
 
     #[test]

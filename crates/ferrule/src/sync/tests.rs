@@ -469,3 +469,49 @@ fn core_040_a_node_that_changes_its_address_is_followed_without_a_restart() {
     let moved = Call::Delta(Family::V4, vec![], vec![]);
     assert_eq!(script.take_calls()[2..], [moved.clone(), moved]);
 }
+
+/// Writes down until when there is no hurry.
+struct Unhurried(Scripted, Vec<Instant>);
+
+impl Source for Unhurried {
+    fn next(&mut self, deadline: Instant) -> Next {
+        self.0.next(deadline)
+    }
+
+    fn try_next(&mut self) -> Option<Input> {
+        None
+    }
+
+    fn rest(&mut self, until: Instant) {
+        self.1.push(until);
+    }
+}
+
+#[test]
+fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
+    let begun = clock();
+    let limits = Limits {
+        min: Duration::from_hours(1),
+        retry: Duration::from_hours(1),
+        max: Duration::from_hours(2),
+    };
+    let script = Script::default();
+    let families = [Family::V4, Family::V6];
+    let sync = Sync::new(
+        Settings::default(),
+        limits,
+        families.map(|family| backend(family, &script)).into(),
+        Diary::default(),
+        SystemTime::UNIX_EPOCH,
+    );
+    let inputs = vec![
+        Next::Late,
+        lists(vec![service("a", "10.96.0.1")]),
+        cluster(vec![slice("a", "10.1.0.1")]),
+        Next::Late,
+    ];
+    let mut source = Unhurried(Scripted(inputs.into()), Vec::new());
+    sync.run(&mut source);
+    assert_eq!(source.1.len(), 1, "told once, by the first sync");
+    assert!(source.1[0] >= begun + limits.min);
+}

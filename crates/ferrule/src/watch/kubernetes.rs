@@ -32,7 +32,7 @@ pub mod tests;
 
 pub use self::access::Access;
 pub use self::client::{Api, Observer};
-pub use self::pace::Timings;
+pub use self::pace::{Rest, Timings};
 pub use self::recorder::{Recorder, Regarding, Report, Severity};
 
 /// What to watch, and how.
@@ -44,6 +44,8 @@ pub struct Settings {
     pub streaming_lists: bool,
     /// How patient to be.
     pub timings: Timings,
+    /// When there is no hurry.
+    pub rest: Rest,
 }
 
 /// Watches under way, until this is dropped.

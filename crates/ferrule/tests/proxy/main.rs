@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod flush;
+mod iptables;
 mod rules;
 mod support;
 

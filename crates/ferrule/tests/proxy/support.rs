@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use ferrule_kernel::netns;
+
 /// Far longer than anything takes; only a failing test waits so long.
 pub const LONG: Duration = Duration::from_secs(30);
 
@@ -96,6 +98,11 @@ impl Proxy {
     /// Starts with these manifests and programs the kernel, of a network that only the calling
     /// thread and its children are in.
     pub fn with_rules(manifests: &Path, extra: &[&str]) -> Self {
+        Self::with_rules_and(manifests, extra, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn with_rules_and(manifests: &Path, extra: &[&str], variables: &[(&str, &Path)]) -> Self {
         let health = free_address();
         let metrics = free_address();
         let addresses = [
@@ -104,6 +111,7 @@ impl Proxy {
         ];
         let mut command = ferrule();
         command
+            .envs(variables.iter().copied())
             .arg("proxy")
             .args(addresses)
             .args(UNTOUCHED)
@@ -204,4 +212,41 @@ pub fn fails(arguments: &[&str]) -> (Option<i32>, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
+}
+
+/// Runs a test in a network of its own.
+pub fn in_namespace(test: impl FnOnce() + Send) {
+    netns::isolated(|| {
+        run("ip", &["link", "set", "lo", "up"]);
+        test();
+    })
+    .unwrap_or_else(|error| panic!("no network namespace; run as root: {error}"));
+}
+
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub const NFTABLES: &str = "--proxy-mode=nftables";
+pub const IPTABLES: &str = "--proxy-mode=iptables";
+
+/// Steps written so far in both families.
+pub fn steps(proxy: &Proxy) -> u64 {
+    ["IPv4", "IPv6"]
+        .iter()
+        .map(|family| {
+            let line = format!("ferrule_sync_steps_total{{ip_family=\"{family}\"}} ");
+            let line = until("steps are counted", || proxy.metric(&line));
+            line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+pub fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, file).unwrap();
 }

@@ -14,6 +14,9 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// What programs exit with when a lock was not to be had, among other things.
 const RESOURCE_PROBLEM: i32 = 4;
 
+/// What they call it. Without the right to change rules they exit the same way.
+const LOCK: &str = "xtables lock";
+
 /// Runs a program in the network namespace of the calling thread and returns what it printed.
 pub fn run(name: &str, path: &OsStr, arguments: &[&str], input: &str) -> Result<String, XtError> {
     let unusable = |source| XtError::Unusable {
@@ -80,8 +83,9 @@ fn failure(name: &str, status: ExitStatus, complaints: &str) -> XtError {
         "" => status.to_string(),
         text => text.replace('\n', "; "),
     };
+    let is_lock = status.code() == Some(RESOURCE_PROBLEM) && complaints.contains(LOCK);
     match faulty_line(complaints) {
-        None if status.code() == Some(RESOURCE_PROBLEM) => XtError::Locked { program, message },
+        None if is_lock => XtError::Locked { program, message },
         line => XtError::Refused {
             program,
             line,
@@ -127,6 +131,18 @@ mod tests {
         ] {
             assert_eq!(faulty_line(complaint), line, "{complaint}");
         }
+    }
+
+    #[test]
+    fn a_lock_is_told_from_other_problems() {
+        let ended = |script: &str| {
+            let words = ["-c", script];
+            run("iptables", OsStr::new("sh"), &words, "").unwrap_err()
+        };
+        let held = "echo 'Another app is currently holding the xtables lock; stopped waiting after 5s.' >&2; exit 4";
+        assert!(matches!(ended(held), XtError::Locked { .. }));
+        let denied = "echo 'Could not fetch rule set generation id: Permission denied' >&2; exit 4";
+        assert!(matches!(ended(denied), XtError::Refused { .. }));
     }
 
     #[test]

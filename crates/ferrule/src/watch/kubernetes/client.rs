@@ -33,6 +33,9 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
+/// So much of an answer waits at most on a connection to be taken in. Each watch has one.
+const READ_AHEAD: usize = 64 << 10;
+
 /// Files are read again at most so often; behind one may be a plugin that takes its time.
 const RENEW_EVERY: Duration = Duration::from_mins(1);
 
@@ -246,7 +249,9 @@ fn client(config: Config) -> Result<kube::Client, kube::Error> {
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     let connector = config.rustls_https_connector_with_connector(tcp)?;
-    let http = HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let http = HttpClient::builder(TokioExecutor::new())
+        .http1_max_buf_size(READ_AHEAD)
+        .build::<_, Body>(connector);
     Ok(ClientBuilder::new(http, &config.default_namespace)
         .with_layer(&config.extra_headers_layer()?)
         .with_layer(&config.base_uri_layer())

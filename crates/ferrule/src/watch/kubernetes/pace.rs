@@ -5,6 +5,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -49,6 +50,34 @@ impl Default for Timings {
             rarely: Duration::from_mins(5),
             complain: Duration::from_mins(5),
         }
+    }
+}
+
+/// Until when nobody acts on news: told by who acts, asked by who listens. Clones share it.
+///
+/// Where changes come all the time, listening to each as it comes is most of their cost. What comes
+/// while nobody acts on it can be heard together.
+#[derive(Clone, Debug, Default)]
+pub struct Rest(Arc<Mutex<Option<Instant>>>);
+
+/// The longest pause: not everything rests at the same time, and what is not heard piles up at the
+/// other end.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// So long before the end of the rest we listen again, so that all is heard by then.
+const AWAKE: Duration = Duration::from_millis(50);
+
+impl Rest {
+    /// Nobody acts before this.
+    pub fn until(&self, end: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    }
+
+    /// How long not to listen.
+    pub fn pause(&self, now: Instant) -> Duration {
+        let end = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
+        left.saturating_sub(AWAKE).min(LONGEST_PAUSE)
     }
 }
 
@@ -181,6 +210,15 @@ mod tests {
             (plain * 10.0).round() / 10.0
         };
         seconds.iter().map(&mut delay).collect()
+    }
+
+    #[test]
+    fn news_is_heard_together_while_nobody_acts_on_it() {
+        let (rest, now) = (Rest::default(), Instant::now());
+        assert_eq!(rest.pause(now), Duration::ZERO, "nobody rests");
+        rest.clone().until(now + Duration::from_secs(1));
+        let pause = |after| rest.pause(now + Duration::from_millis(after)).as_millis();
+        assert_eq!([0, 749, 800, 950, 2000].map(pause), [200, 200, 150, 0, 0]);
     }
 
     #[test]

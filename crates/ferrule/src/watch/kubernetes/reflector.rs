@@ -187,8 +187,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                     self.deliver().await;
                 }
             }
-            if self.next == Next::Watch {
+            if self.next == Next::Watch && self.intake.len() > 0 {
                 self.deliver().await;
+                let pause = self.settings.rest.pause(Instant::now());
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
             }
         }
         if lines.is_inside() {

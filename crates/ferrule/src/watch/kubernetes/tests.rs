@@ -52,6 +52,7 @@ fn settings() -> Settings {
         node_name: "here".to_owned(),
         streaming_lists: true,
         timings: quick(),
+        rest: Rest::default(),
     }
 }
 

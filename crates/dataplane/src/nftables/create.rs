@@ -1,0 +1,136 @@
+//! Everything, from nothing.
+//!
+//! In: desired state. Out: [`Step`]s, one after the other as they are drawn, and what a later
+//! delta must know. The elements of a large cluster would be most of the program's memory, so
+//! only a few of them exist at a time; whoever takes the steps keeps their bytes at most.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferrule_core::desired::Desired;
+use ferrule_core::model::Family;
+use ferrule_kernel::nft::{Chain, ChainKind, Element, Name};
+
+use super::Options;
+use super::diff::{Ground, Step, add_chains, add_pick};
+use super::names::{self, Container, Pick};
+use super::render;
+use super::ruleset::{Drawing, Shares, Statics};
+use crate::kernel_family;
+
+/// So many elements for one set wait until they are told together.
+const PIECE: usize = 256;
+
+/// What was drawn, as far as it is shared or stays the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Common {
+    /// What does not depend on Services.
+    pub statics: Statics,
+    /// Chains that several Service ports may use.
+    pub picks: BTreeSet<Pick>,
+    /// Who put what into shared sets.
+    pub shares: Shares,
+}
+
+/// Tells every step to `each`, in an order that the kernel accepts.
+pub fn create(
+    desired: &Desired,
+    family: Family,
+    options: Options,
+    each: impl FnMut(Step),
+) -> Common {
+    let ground = Ground {
+        family: kernel_family(family),
+        mark: options.mark,
+    };
+    let statics = render::statics(desired.facts(family), family, options);
+    let mut creation = Creation {
+        each,
+        ground,
+        waiting: BTreeMap::new(),
+        common: Common {
+            statics,
+            ..Common::default()
+        },
+    };
+    creation.frame();
+    for exposed in desired.exposures(family) {
+        creation.add(render::exposure(exposed, ground));
+    }
+    creation.finish()
+}
+
+/// Whether a step is needed to translate packets; the others refuse or drop some.
+pub fn translates(step: &Step) -> bool {
+    let is_filter = |name: &Name| {
+        let mut chains = names::chains().into_iter();
+        let chain: Option<Chain> = chains.find(|chain| chain.name == *name);
+        let base = chain.and_then(|chain| chain.base);
+        base.is_some_and(|base| base.kind == ChainKind::Filter)
+    };
+    match step {
+        Step::AddChain(chain) => !is_filter(&chain.name),
+        Step::AddRule(rule) => !is_filter(&rule.chain),
+        _ => true,
+    }
+}
+
+struct Creation<F> {
+    each: F,
+    ground: Ground,
+    /// Elements that were drawn and not told yet.
+    waiting: BTreeMap<Container, Vec<Element>>,
+    common: Common,
+}
+
+impl<F: FnMut(Step)> Creation<F> {
+    /// What there is without any Service.
+    fn frame(&mut self) {
+        (self.each)(Step::AddTable);
+        let chains = names::chains().into_iter().map(Step::AddChain);
+        let sets = Container::ALL.into_iter().map(Step::AddSet);
+        chains.chain(sets).for_each(&mut self.each);
+    }
+
+    /// What one Service port adds: who is led to comes before who leads there.
+    fn add(&mut self, drawing: Drawing) {
+        for pick in drawing.picks {
+            if !self.common.picks.contains(&pick) {
+                add_pick(&pick, self.ground)
+                    .into_iter()
+                    .for_each(&mut self.each);
+                self.common.picks.insert(pick);
+            }
+        }
+        let sets = drawing.sets.into_values().map(Step::AddOwnSet);
+        sets.for_each(&mut self.each);
+        add_chains(&drawing.chains)
+            .into_iter()
+            .for_each(&mut self.each);
+        for (container, element) in drawing.elements {
+            // Of one that several put there, the first is told.
+            if container.is_shared() && self.common.shares.add(container, element.key) > 1 {
+                continue;
+            }
+            let waiting = self.waiting.entry(container).or_default();
+            waiting.push(element);
+            if waiting.len() == PIECE {
+                (self.each)(Step::Add(container, std::mem::take(waiting)));
+            }
+        }
+    }
+
+    /// What leads to all that comes last.
+    fn finish(mut self) -> Common {
+        for (container, nets) in &self.common.statics.nets {
+            let waiting = self.waiting.entry(*container).or_default();
+            waiting.extend(nets.iter().cloned());
+        }
+        let left = std::mem::take(&mut self.waiting).into_iter();
+        let left = left.filter(|(_, elements)| !elements.is_empty());
+        left.map(|(container, elements)| Step::Add(container, elements))
+            .for_each(&mut self.each);
+        let rules = self.common.statics.rules.iter().cloned();
+        rules.map(Step::AddRule).for_each(&mut self.each);
+        self.common
+    }
+}
