@@ -328,6 +328,8 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
                 } else {
                     Looked::Never
                 };
+                // What reading the cluster left free is not what this will need.
+                memory::give_back();
                 let applied = self.whole(work.desired, looked);
                 // Nothing as large as this happens again soon.
                 memory::give_back();
