@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::matrix::Cell;
-use crate::plan::{self, Family};
+use crate::plan::{self, Family, Kind};
 use crate::probe::{self, Answer, Answers, Protocol};
 use crate::world::World;
 
@@ -89,8 +89,7 @@ impl Asker {
 
     fn host(&mut self, world: usize, sender: &'static str, silence: Duration) -> Arc<Host> {
         let ports = self.ports.entry((world, sender)).or_default();
-        let mut pods = plan::pods().filter(|pod| pod.name != sender);
-        let control = pods.next().map_or(Ipv4Addr::LOCALHOST, |pod| pod.v4);
+        let control = control(sender).map_or(Ipv4Addr::LOCALHOST, |pod| pod.v4);
         Arc::new(Host {
             ports: Arc::clone(ports),
             control,
@@ -98,6 +97,18 @@ impl Asker {
             hands: Semaphore::new(AT_ONCE),
         })
     }
+}
+
+/// A pod that a sender reaches whatever the rules: one on the node through which its packets go. An
+/// answer from elsewhere would come back another way, and some rules drop what belongs to a
+/// connection that they saw only half of.
+fn control(sender: &str) -> Option<&'static plan::Host> {
+    let sender = plan::find(sender)?;
+    let near = match sender.kind {
+        Kind::Pod(node) | Kind::Outside(node) => node,
+        Kind::Node | Kind::Wire => sender.number(),
+    };
+    plan::pods().find(|pod| pod.kind == Kind::Pod(near) && pod.name != sender.name)
 }
 
 /// Runs in a thread that is in the host's network.
@@ -268,6 +279,14 @@ fn enough(met: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_asked_to_be_sure_is_near() {
+        let near = |sender| control(sender).map(|pod| pod.name);
+        let senders = ["outside1", "outside2", "node2", "a1", "b1"];
+        let pods = ["a1", "b1", "b1", "a2", "b2"].map(Some);
+        assert_eq!(senders.map(near), pods);
+    }
 
     #[test]
     fn enough_tries_to_miss_nobody() {
