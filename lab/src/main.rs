@@ -103,7 +103,7 @@ struct Worlds {
 struct Stories {
     #[command(flatten)]
     worlds: Worlds,
-    /// Few random clusters, and no trial that takes long.
+    /// Few random clusters.
     #[arg(long)]
     quick: bool,
     /// Only stories and trials with one of these in their name, and no random clusters.

@@ -32,8 +32,6 @@ pub struct Trial {
     pub name: &'static str,
     /// What is true when it is passed.
     pub title: &'static str,
-    /// It waits for what takes the better part of a minute.
-    pub long: bool,
     run: fn(&mut Stage<'_>) -> Result<()>,
 }
 
@@ -42,12 +40,7 @@ const fn trial(
     title: &'static str,
     run: fn(&mut Stage<'_>) -> Result<()>,
 ) -> Trial {
-    Trial {
-        name,
-        title,
-        long: false,
-        run,
-    }
+    Trial { name, title, run }
 }
 
 /// All of them.
@@ -67,14 +60,11 @@ pub const ALL: &[Trial] = &[
         "A watch whose past was compacted away lists again, deletions included",
         server::history_lost,
     ),
-    Trial {
-        long: true,
-        ..trial(
-            "half-open",
-            "A connection that died in silence is noticed",
-            server::half_open,
-        )
-    },
+    trial(
+        "half-open",
+        "A connection that died in silence is noticed",
+        server::half_open,
+    ),
     trial(
         "lists",
         "Lists are streamed, and asked for in one piece where either side does not stream",
