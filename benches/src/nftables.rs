@@ -12,7 +12,8 @@ use ferrule_core::desired::Desired;
 use ferrule_core::facts::Settings;
 use ferrule_core::model::Family;
 use ferrule_core::track::{Event, Object, Tracker};
-use ferrule_dataplane::nftables::{Listener, Nftables, Options};
+use ferrule_dataplane::listen::{Listener, Rules};
+use ferrule_dataplane::nftables::{Nftables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::Nft;
@@ -195,7 +196,7 @@ impl World {
             let mut dataplane = open()?;
             program(&mut dataplane, &desired, Scope::Whole)?;
             let fresh = (0..fresh).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
-            let listener = Listener::open(vec![dataplane.port()])?;
+            let listener = Listener::open(Rules::Nftables, vec![dataplane.port()])?;
             Ok((dataplane, fresh, listener))
         })??;
         listen(listener);

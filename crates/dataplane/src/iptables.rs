@@ -44,7 +44,7 @@ mod tables;
 
 pub use apply::Iptables;
 pub use canary::Canary;
-pub use listen::Listener;
+pub(crate) use listen::is_about_us;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

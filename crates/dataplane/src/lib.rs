@@ -13,6 +13,7 @@ mod dry_run;
 pub mod host;
 pub mod iptables;
 pub mod ipvs;
+pub mod listen;
 pub mod nftables;
 mod recorder;
 

@@ -18,7 +18,6 @@
 mod apply;
 mod create;
 mod diff;
-mod listen;
 mod names;
 mod program;
 mod render;
@@ -29,7 +28,7 @@ mod text;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::Unsayable;
-pub use listen::Listener;
+pub(crate) use names::TABLE;
 pub use text::text;
 
 /// What the administrator decides about the rules.

@@ -18,9 +18,9 @@ use ferrule_kernel::socket::{Socket, Transport};
 use super::Options;
 use super::create;
 use super::diff::{self, Ground, Looked, Redrawn, Step};
-use super::names::{self, Pick, TABLE};
+use super::names::{self, TABLE};
 use super::render;
-use super::ruleset::{Shares, Statics};
+use super::ruleset::Common;
 use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
@@ -41,9 +41,7 @@ pub struct Nftables<T = Socket> {
 /// What a delta needs to know about the rest.
 #[derive(Debug)]
 struct Written {
-    statics: Statics,
-    picks: BTreeSet<Pick>,
-    shares: Shares,
+    common: Common,
     /// Chains that nothing leads to. They go with the next change.
     retired: BTreeSet<Name>,
 }
@@ -177,9 +175,7 @@ impl<T: Transport> Nftables<T> {
         let mut done = self.commit(difference.steps, generation)?;
         done.kept.extend(difference.idle);
         let written = Written {
-            statics: wanted.statics,
-            picks: wanted.picks,
-            shares: wanted.shares,
+            common: wanted.common,
             retired: done.kept,
         };
         Ok((done.made, written))
@@ -203,12 +199,8 @@ impl<T: Transport> Nftables<T> {
         });
         match self.nft.commit(&batch) {
             Ok(_) => {
-                let written = Written {
-                    statics: common.statics,
-                    picks: common.picks,
-                    shares: common.shares,
-                    retired: BTreeSet::new(),
-                };
+                let retired = BTreeSet::new();
+                let written = Written { common, retired };
                 Ok((batch.len(), written))
             }
             // They were not kept; now somebody wants to know which one it was.
@@ -233,8 +225,9 @@ impl<T: Transport> Nftables<T> {
         let family = kernel_family(self.family);
         let table = names::interim();
         let mut batch = batch(&[Step::AddTable, Step::DeleteTable], family, &table);
+        let translates = create::translation();
         create::create(desired, self.family, self.options, |step| {
-            if create::translates(&step) {
+            if translates(&step) {
                 put(&mut batch, &step, family, &table);
             }
         });
@@ -276,10 +269,11 @@ impl<T: Transport> Nftables<T> {
 
     fn delta(
         &mut self,
-        mut written: Written,
+        written: Written,
         desired: &Desired,
         delta: &FamilyDelta,
     ) -> Result<Applied, ApplyError> {
+        let mut common = written.common;
         let ground = self.ground();
         let mut redrawn = Redrawn::default();
         for change in delta.changes.values() {
@@ -289,30 +283,29 @@ impl<T: Transport> Nftables<T> {
             };
             redrawn.add(draw(&change.before), draw(&change.after));
         }
-        let retired = std::mem::take(&mut written.retired);
-        let (again, gone): (BTreeSet<_>, BTreeSet<_>) =
-            retired.into_iter().partition(|chain| redrawn.needs(chain));
+        let retired = written.retired.into_iter();
+        let (again, mut retired): (BTreeSet<_>, BTreeSet<_>) =
+            retired.partition(|chain| redrawn.needs(chain));
         // One that is needed again may have its rules still.
         let mut steps: Vec<_> = again.into_iter().map(Step::FlushChain).collect();
-        steps.extend(redrawn.steps(&written.shares, &written.picks, ground));
+        steps.extend(redrawn.steps(&common.shares, &common.picks, ground));
         if delta.facts {
             let facts = desired.facts(self.family);
             let statics = render::statics(facts, self.family, self.options);
-            steps.extend(diff::statics(&written.statics, &statics));
-            written.statics = statics;
+            steps.extend(diff::statics(&common.statics, &statics));
+            common.statics = statics;
         }
-        if steps.is_empty() {
-            written.retired = gone;
-        } else {
+        if !steps.is_empty() {
+            let gone = std::mem::take(&mut retired);
             steps.extend(gone.into_iter().map(Step::DeleteChain));
         }
         let done = self.commit(steps, None);
         let done = done.map_err(|(error, steps)| refused(error, &steps))?;
-        written.retired.extend(done.kept);
-        written.retired.extend(redrawn.retired());
-        written.picks.extend(redrawn.picks());
-        redrawn.count(&mut written.shares);
-        self.written = Some(written);
+        retired.extend(done.kept);
+        retired.extend(redrawn.retired());
+        common.picks.extend(redrawn.picks());
+        redrawn.count(&mut common.shares);
+        self.written = Some(Written { common, retired });
         Ok(Applied { steps: done.made })
     }
 }

@@ -8,28 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
-use ferrule_kernel::nft::{Chain, ChainKind, Element, Name};
+use ferrule_kernel::nft::{ChainKind, Element, Name};
 
 use super::Options;
 use super::diff::{Ground, Step, add_chains, add_pick};
-use super::names::{self, Container, Pick};
+use super::names::{self, Container};
 use super::render;
-use super::ruleset::{Drawing, Shares, Statics};
+use super::ruleset::{Common, Drawing};
 use crate::kernel_family;
 
 /// So many elements for one set wait until they are told together.
 const PIECE: usize = 256;
-
-/// What was drawn, as far as it is shared or stays the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Common {
-    /// What does not depend on Services.
-    pub statics: Statics,
-    /// Chains that several Service ports may use.
-    pub picks: BTreeSet<Pick>,
-    /// Who put what into shared sets.
-    pub shares: Shares,
-}
 
 /// Tells every step to `each`, in an order that the kernel accepts.
 pub fn create(
@@ -59,17 +48,16 @@ pub fn create(
     creation.finish()
 }
 
-/// Whether a step is needed to translate packets; the others refuse or drop some.
-pub fn translates(step: &Step) -> bool {
-    let is_filter = |name: &Name| {
-        let mut chains = names::chains().into_iter();
-        let chain: Option<Chain> = chains.find(|chain| chain.name == *name);
-        let base = chain.and_then(|chain| chain.base);
-        base.is_some_and(|base| base.kind == ChainKind::Filter)
-    };
-    match step {
-        Step::AddChain(chain) => !is_filter(&chain.name),
-        Step::AddRule(rule) => !is_filter(&rule.chain),
+/// Tells which steps are needed to translate packets; the others refuse or drop some.
+pub fn translation() -> impl Fn(&Step) -> bool {
+    let filters: BTreeSet<Name> = names::chains()
+        .into_iter()
+        .filter(|chain| matches!(&chain.base, Some(base) if base.kind == ChainKind::Filter))
+        .map(|chain| chain.name)
+        .collect();
+    move |step| match step {
+        Step::AddChain(chain) => !filters.contains(&chain.name),
+        Step::AddRule(rule) => !filters.contains(&rule.chain),
         _ => true,
     }
 }

@@ -100,7 +100,7 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Loo
         }
     }
     let rules = by_chain(installed.rules.iter().map(|held| &held.object));
-    for pick in &wanted.picks {
+    for pick in &wanted.common.picks {
         let name = pick.name();
         if there.contains(&*name) {
             let of_chain = program::pick(ground.family, pick, ground.mark);
@@ -129,7 +129,7 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Loo
         steps.extend(replace_rules(name, of(&rules, name), &new));
     }
     element_steps_whole(installed, wanted, &mut steps);
-    let wanted_rules = by_chain(&wanted.statics.rules);
+    let wanted_rules = by_chain(&wanted.common.statics.rules);
     for chain in names::chains() {
         let (old, new) = (of(&rules, &chain.name), of(&wanted_rules, &chain.name));
         steps.extend(replace_rules(&chain.name, old, new));
@@ -359,7 +359,7 @@ fn element_steps_whole(installed: &Snapshot, wanted: &Ruleset, steps: &mut Vec<S
             .get(container.name())
             .map_or(&[][..], Vec::as_slice);
         if container.is_nets() {
-            let nets = wanted.statics.nets.get(&container);
+            let nets = wanted.common.statics.nets.get(&container);
             let nets = nets.map_or(&[][..], Vec::as_slice);
             if sorted(present) != sorted(nets) {
                 steps.extend(replace_nets(container, nets));

@@ -24,10 +24,8 @@ use crate::kernel_family;
 
 /// Everything that is to be in the table.
 pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
-    let mut ruleset = Ruleset {
-        statics: statics(desired.facts(family), family, options),
-        ..Ruleset::default()
-    };
+    let mut ruleset = Ruleset::default();
+    ruleset.common.statics = statics(desired.facts(family), family, options);
     let ground = Ground {
         family: kernel_family(family),
         mark: options.mark,

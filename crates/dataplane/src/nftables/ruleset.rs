@@ -9,16 +9,23 @@ use super::names::{Container, Pick};
 /// Everything that is to be in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// What does not depend on Services.
-    pub statics: Statics,
-    /// Chains that choose an endpoint.
-    pub picks: BTreeSet<Pick>,
+    /// What is not of a single Service port.
+    pub common: Common,
     /// Chains of single Service ports.
     pub chains: BTreeMap<Name, Vec<Rule>>,
     /// Sets of single Service ports, which packets fill.
     pub sets: BTreeMap<Name, Set>,
     /// What Services put into sets and maps, in order of keys once [`Ruleset::sort`] was called.
     pub elements: BTreeMap<Container, Vec<Element>>,
+}
+
+/// What is not of a single Service port. A delta must know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Common {
+    /// What does not depend on Services.
+    pub statics: Statics,
+    /// Chains that choose an endpoint.
+    pub picks: BTreeSet<Pick>,
     /// How many Service ports put an element into a set that they share.
     pub shares: Shares,
 }
@@ -52,12 +59,12 @@ pub struct Shares(HashMap<(Container, Value), usize>);
 impl Ruleset {
     /// Adds what one Service port puts into the table.
     pub fn add(&mut self, drawing: Drawing) {
-        self.picks.extend(drawing.picks);
+        self.common.picks.extend(drawing.picks);
         self.chains.extend(drawing.chains);
         self.sets.extend(drawing.sets);
         for (container, element) in drawing.elements {
             if container.is_shared() {
-                self.shares.add(container, element.key);
+                self.common.shares.add(container, element.key);
             }
             self.elements.entry(container).or_default().push(element);
         }

@@ -92,7 +92,7 @@ fn between(old: &[&Drawing], new: &[&Drawing]) -> Vec<Step> {
     for drawing in new {
         redrawn.add(None, Some((*drawing).clone()));
     }
-    redrawn.steps(&installed.shares, &installed.picks, GROUND)
+    redrawn.steps(&installed.common.shares, &installed.common.picks, GROUND)
 }
 
 #[test]

@@ -69,7 +69,15 @@ impl Sheet {
         for container in Container::ALL.into_iter().rev() {
             let set = container.set(self.family);
             let mut elements: Vec<_> = wanted.elements(container).iter().collect();
-            elements.extend(wanted.statics.nets.get(&container).into_iter().flatten());
+            elements.extend(
+                wanted
+                    .common
+                    .statics
+                    .nets
+                    .get(&container)
+                    .into_iter()
+                    .flatten(),
+            );
             elements.sort_by_key(|element| order(container, element));
             let remarks: Vec<_> = elements
                 .iter()
@@ -115,7 +123,7 @@ impl Sheet {
 
     fn chains(&mut self, wanted: &Ruleset, options: Options) -> Result<(), Unsayable> {
         let mut rules: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
-        for rule in &wanted.statics.rules {
+        for rule in &wanted.common.statics.rules {
             rules.entry(&rule.chain).or_default().push(rule);
         }
         let (entrances, others): (Vec<_>, Vec<_>) = names::chains()
@@ -131,10 +139,10 @@ impl Sheet {
                 self.chain(&chain, rules)?;
             }
         }
-        if !wanted.picks.is_empty() {
+        if !wanted.common.picks.is_empty() {
             self.heading("Draws one of so many endpoints. Services with as many share it.");
         }
-        for pick in &wanted.picks {
+        for pick in &wanted.common.picks {
             let rules = program::pick(self.family, pick, options.mark);
             self.chain(&Chain::new(pick.name()), &rules)?;
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::Dataplane;
-use ferrule_dataplane::iptables::Listener;
+use ferrule_dataplane::listen::{Listener, Rules};
 use ferrule_kernel::xt::Flavour;
 
 use crate::state::everything;
@@ -18,7 +18,7 @@ fn listening(family: Family) -> (Scene, Listener) {
     everything(&mut scene);
     scene.whole();
     let own = scene.dataplane.port().unwrap();
-    (scene, Listener::open(vec![own]).unwrap())
+    (scene, Listener::open(Rules::Iptables, vec![own]).unwrap())
 }
 
 /// Everything that was heard until it is quiet.

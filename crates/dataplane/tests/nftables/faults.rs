@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrule_core::model::{Family, ServiceKey, SliceKey};
-use ferrule_dataplane::nftables::{Listener, Nftables, Options};
+use ferrule_dataplane::listen::{Listener, Rules};
+use ferrule_dataplane::nftables::{Nftables, Options};
 use ferrule_dataplane::{ApplyError, Recovery};
 use ferrule_kernel::nft::{Batch, Element, Nft, Table, Value};
 use ferrule_kernel::recorder::{Answer, Recorder, Script};
@@ -347,7 +348,7 @@ fn nft_089_a_foreign_flush_is_heard_and_repaired() {
         everything(&mut scene);
         scene.whole();
         let before = scene.snapshot();
-        let mut listener = Listener::open(vec![scene.dataplane.port()]).unwrap();
+        let mut listener = Listener::open(Rules::Nftables, vec![scene.dataplane.port()]).unwrap();
         run("nft", &["flush", "ruleset"]);
         let heard = listener.next(Duration::from_secs(10)).unwrap();
         assert_eq!(heard, [family]);

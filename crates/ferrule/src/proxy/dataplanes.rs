@@ -6,10 +6,11 @@ use anyhow::{Context as _, anyhow, bail};
 use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::listen::Rules;
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, DryRun, ipvs};
 
-use super::guard::{Guard, Rules};
+use super::guard::Guard;
 use super::reporter::whole;
 use crate::config::options::Options;
 use crate::config::{Config, Mode};

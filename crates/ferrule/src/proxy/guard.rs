@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::iptables::Canary;
-use ferrule_dataplane::{iptables, nftables};
+use ferrule_dataplane::listen::{Listener, Rules};
 use tokio::sync::mpsc;
 
 use super::reporter::whole;
@@ -35,51 +35,20 @@ pub struct Guard {
     period: Duration,
 }
 
-/// What is listened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
-    /// Our own tables.
-    Nftables,
-    /// Our chains in the tables that everybody uses.
-    Iptables,
-}
-
-/// Somebody who listens.
-enum Ear {
-    Nftables(nftables::Listener),
-    Iptables(iptables::Listener),
-}
-
-impl Ear {
-    fn open(rules: Rules, own: Vec<u32>) -> io::Result<Self> {
-        Ok(match rules {
-            Rules::Nftables => Self::Nftables(nftables::Listener::open(own)?),
-            Rules::Iptables => Self::Iptables(iptables::Listener::open(own)?),
-        })
-    }
-
-    fn next(&mut self, patience: Duration) -> io::Result<Vec<Family>> {
-        match self {
-            Self::Nftables(listener) => listener.next(patience),
-            Self::Iptables(listener) => listener.next(patience),
-        }
-    }
-
-    /// The families that one change concerns, in however many pieces it comes. Telling sync of
-    /// each piece would have it look at everything again after it has repaired everything.
-    fn change(&mut self) -> io::Result<BTreeSet<Family>> {
-        let mut families = BTreeSet::new();
-        let mut piece = self.next(PATIENCE)?;
-        for _ in 0..ENOUGH {
-            if piece.is_empty() {
-                break;
-            }
-            families.extend(piece);
-            piece = self.next(PIECES)?;
+/// The families that one change concerns, in however many pieces it comes. Telling sync of each
+/// piece would have it look at everything again after it has repaired everything.
+fn change(listener: &mut Listener) -> io::Result<BTreeSet<Family>> {
+    let mut families = BTreeSet::new();
+    let mut piece = listener.next(PATIENCE)?;
+    for _ in 0..ENOUGH {
+        if piece.is_empty() {
+            break;
         }
         families.extend(piece);
-        Ok(families)
+        piece = listener.next(PIECES)?;
     }
+    families.extend(piece);
+    Ok(families)
 }
 
 impl Guard {
@@ -110,8 +79,8 @@ impl Guard {
             if !own.is_empty() {
                 let sync = sync.clone();
                 // At once: nobody tells what happens before.
-                let ear = Ear::open(rules, own.clone());
-                spawn(move || listen(ear, rules, &own, &sync));
+                let listener = Listener::open(rules, own.clone());
+                spawn(move || listen(listener, rules, &own, &sync));
             }
         }
         let (canaries, period) = (self.canaries, self.period);
@@ -137,19 +106,20 @@ fn tell(error: &io::Error) {
 }
 
 /// Until sync is gone.
-fn listen(first: io::Result<Ear>, rules: Rules, own: &[u32], sync: &mpsc::Sender<Input>) {
-    let mut result = first.and_then(|ear| hear(ear, BTreeSet::new(), sync));
+fn listen(first: io::Result<Listener>, rules: Rules, own: &[u32], sync: &mpsc::Sender<Input>) {
+    let mut result = first.and_then(|listener| hear(listener, BTreeSet::new(), sync));
     while let Err(error) = result {
         tell(&error);
         thread::sleep(HEARING_LOST);
         // Whatever happened meanwhile was told to nobody.
         let all = BTreeSet::from(Family::ALL);
-        result = Ear::open(rules, own.to_vec()).and_then(|ear| hear(ear, all, sync));
+        let listener = Listener::open(rules, own.to_vec());
+        result = listener.and_then(|listener| hear(listener, all, sync));
     }
 }
 
 fn hear(
-    mut ear: Ear,
+    mut listener: Listener,
     mut doubtful: BTreeSet<Family>,
     sync: &mpsc::Sender<Input>,
 ) -> io::Result<()> {
@@ -159,7 +129,7 @@ fn hear(
                 return Ok(());
             }
         }
-        doubtful = ear.change()?;
+        doubtful = change(&mut listener)?;
     }
 }
 

@@ -101,7 +101,7 @@ fn a_captured_rule_is_understood() {
 
 #[test]
 fn a_captured_notification_is_understood() {
-    let [Event::Change(change)] = &watch::read(&bytes(GENERATION))[..] else {
+    let [Event::Change(change)] = &watch::read(&bytes(GENERATION), |_| true)[..] else {
         panic!("no change")
     };
     let Object::Generation(generation) = &change.object else {
@@ -115,7 +115,7 @@ fn a_captured_notification_is_understood() {
 fn what_is_not_understood_counts_as_missed() {
     let mut damaged = bytes(GENERATION);
     damaged.truncate(damaged.len() - 4);
-    assert_eq!(watch::read(&damaged), [Event::Missed]);
+    assert_eq!(watch::read(&damaged, |_| true), [Event::Missed]);
 }
 
 #[test]
@@ -259,7 +259,7 @@ proptest! {
             let _ = Answer::read(&message);
             let _ = object::describe(&message);
         }
-        watch::read(&bytes);
+        watch::read(&bytes, |_| true);
     }
 
     #[test]

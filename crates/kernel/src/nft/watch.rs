@@ -62,11 +62,7 @@ impl Watch {
     /// # Errors
     /// What the kernel said.
     pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
-        Ok(match self.socket.listen(patience)? {
-            Heard::Nothing => Vec::new(),
-            Heard::Missed => vec![Event::Missed],
-            Heard::Datagram(datagram) => read(datagram),
-        })
+        self.hear(patience, |_| true)
     }
 
     /// The next few events in order, without changes made by the sockets `own`; none if nothing
@@ -75,12 +71,20 @@ impl Watch {
     /// # Errors
     /// What the kernel said.
     pub fn foreign(&mut self, own: &[u32], patience: Duration) -> io::Result<Vec<Event>> {
+        self.hear(patience, |message| {
+            message.kind != msg::NEWGEN && !own.contains(&message.port)
+        })
+    }
+
+    fn hear(
+        &mut self,
+        patience: Duration,
+        pick: impl Fn(&Message<'_>) -> bool,
+    ) -> io::Result<Vec<Event>> {
         Ok(match self.socket.listen(patience)? {
             Heard::Nothing => Vec::new(),
             Heard::Missed => vec![Event::Missed],
-            Heard::Datagram(datagram) => read_where(datagram, |message| {
-                message.kind != msg::NEWGEN && !own.contains(&message.port)
-            }),
+            Heard::Datagram(datagram) => read(datagram, pick),
         })
     }
 
@@ -128,11 +132,7 @@ impl AsFd for Watch {
     }
 }
 
-pub(super) fn read(datagram: &[u8]) -> Vec<Event> {
-    read_where(datagram, |_| true)
-}
-
-fn read_where(datagram: &[u8], pick: impl Fn(&Message<'_>) -> bool) -> Vec<Event> {
+pub(super) fn read(datagram: &[u8], pick: impl Fn(&Message<'_>) -> bool) -> Vec<Event> {
     messages(datagram)
         .filter(|message| message.as_ref().map_or(true, &pick))
         .map(|message| {

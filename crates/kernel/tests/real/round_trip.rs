@@ -63,12 +63,18 @@ fn as_kept(mut set: Set) -> Set {
     set
 }
 
+/// The sample, now in the kernel, and who wrote it.
+fn written(family: Family) -> (Sample, Nft) {
+    let sample = sample(family);
+    let mut nft = Nft::open().unwrap();
+    assert_eq!(nft.snapshot(family, TABLE).unwrap(), None);
+    nft.commit(&sample.batch()).unwrap();
+    (sample, nft)
+}
+
 fn round_trip(family: Family) {
     in_namespace(move || {
-        let sample = sample(family);
-        let mut nft = Nft::open().unwrap();
-        assert_eq!(nft.snapshot(family, TABLE).unwrap(), None);
-        nft.commit(&sample.batch()).unwrap();
+        let (sample, mut nft) = written(family);
         let snapshot = nft.snapshot(family, TABLE).unwrap().unwrap();
         assert_eq!(snapshot.generation, nft.generation().unwrap().id);
         assert_same(&sample, &mut nft);
@@ -102,9 +108,7 @@ fn a_table_of_ipv6_is_read_back_as_written() {
 #[test]
 fn what_nft_wrote_is_read_too() {
     in_namespace(|| {
-        let sample = sample(Family::V4);
-        let mut nft = Nft::open().unwrap();
-        nft.commit(&sample.batch()).unwrap();
+        let (sample, mut nft) = written(Family::V4);
         let listed = crate::support::run("nft", &["list", "ruleset"]);
         let file = std::env::temp_dir().join(format!("nft-wrote-{}", std::process::id()));
         std::fs::write(&file, format!("flush ruleset\n{listed}")).unwrap();
@@ -118,9 +122,7 @@ fn what_nft_wrote_is_read_too() {
 fn everything_can_be_removed_step_by_step() {
     in_namespace(|| {
         let family = Family::V4;
-        let sample = sample(family);
-        let mut nft = Nft::open().unwrap();
-        nft.commit(&sample.batch()).unwrap();
+        let (sample, mut nft) = written(family);
         let snapshot = nft.snapshot(family, TABLE).unwrap().unwrap();
         let mut batch = Batch::new(family, TABLE);
         for rule in &snapshot.rules[..2] {
@@ -160,9 +162,7 @@ fn everything_can_be_removed_step_by_step() {
 fn a_snapshot_is_without_what_packets_put_there() {
     in_namespace(|| {
         let family = Family::V4;
-        let sample = sample(family);
-        let mut nft = Nft::open().unwrap();
-        nft.commit(&sample.batch()).unwrap();
+        let (sample, mut nft) = written(family);
         let snapshot = nft.snapshot(family, TABLE).unwrap().unwrap();
         assert_eq!(snapshot.sets.len(), sample.sets.len());
         for set in &sample.sets {
@@ -178,9 +178,7 @@ fn a_snapshot_is_without_what_packets_put_there() {
 fn a_rule_is_replaced_in_place_and_another_put_first() {
     in_namespace(|| {
         let family = Family::V4;
-        let sample = sample(family);
-        let mut nft = Nft::open().unwrap();
-        nft.commit(&sample.batch()).unwrap();
+        let (_, mut nft) = written(family);
         let rules = nft.rules(family, TABLE).unwrap();
         let old = rules.iter().find(|r| &*r.object.chain == "masquerading");
         let old = old.unwrap();

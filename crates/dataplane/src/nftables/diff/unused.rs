@@ -76,7 +76,7 @@ impl<'a> Unused<'a> {
             Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
             _ => None,
         });
-        let mut needed: BTreeSet<Name> = wanted.picks.iter().map(Pick::name).collect();
+        let mut needed: BTreeSet<Name> = wanted.common.picks.iter().map(Pick::name).collect();
         needed.extend(wanted.chains.keys().cloned());
         needed.extend(names::chains().into_iter().map(|chain| chain.name));
         let chains = installed.chains.iter().map(|held| &held.object.name);
