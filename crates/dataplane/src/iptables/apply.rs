@@ -58,6 +58,7 @@ impl Iptables {
         let xt = Xt::open(kernel_family(family)).map_err(|error| {
             let kind = match &error {
                 XtError::Unusable { source, .. } => source.kind(),
+                XtError::Missing { .. } => io::ErrorKind::Unsupported,
                 XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
             };
             io::Error::new(kind, error)
@@ -291,7 +292,9 @@ fn before(delta: &FamilyDelta) -> LastGood {
 pub(super) fn refused(error: XtError) -> ApplyError {
     let step = match &error {
         XtError::Locked { .. } => return ApplyError::Locked(io::Error::other(error)),
-        XtError::Unusable { program, .. } | XtError::Refused { program, .. } => program.clone(),
+        XtError::Unusable { program, .. }
+        | XtError::Missing { program, .. }
+        | XtError::Refused { program, .. } => program.clone(),
     };
     ApplyError::Refused {
         step,

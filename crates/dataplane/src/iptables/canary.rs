@@ -4,10 +4,11 @@ use std::io;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::Nft;
-use ferrule_kernel::xt::{Table, Xt};
+use ferrule_kernel::xt::{Table, Xt, XtError};
 
 use super::installed::{Installed, Inventory};
 use super::listing::Listing;
+use super::tables::is_dispensable;
 use super::{names, statics};
 use crate::said;
 
@@ -46,22 +47,23 @@ impl Canary {
             let listing = Listing::glance(&mut Nft::open()?, self.family, &chains);
             return Ok(is_marked(&listing.map_err(said)?));
         }
-        let mut texts = vec![(Table::Mangle, self.list(Table::Mangle, &canary)?)];
-        for (table, chain) in ENTRIES {
-            texts.push((table, self.list(table, chain)?));
+        let mut texts = Vec::new();
+        for (table, chain) in [(Table::Mangle, &*canary)].into_iter().chain(ENTRIES) {
+            match self.xt.list(table, chain) {
+                // `-S` says `-N` where saving would say `:`.
+                Ok(text) => texts.push((table, text.unwrap_or_default().replace("-N ", ":"))),
+                // Nobody can flush what is not there.
+                Err(XtError::Missing { .. }) if is_dispensable(table) => {
+                    texts.push((table, format!(":{canary}")));
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
         }
         let mut installed = Installed::new(self.family);
         for (table, text) in &texts {
             installed.read(*table, text);
         }
         Ok(is_marked(&installed))
-    }
-
-    /// One chain as text; empty if it is not there.
-    fn list(&self, table: Table, chain: &str) -> io::Result<String> {
-        let text = self.xt.list(table, chain).map_err(io::Error::other)?;
-        // `-S` says `-N` where saving would say `:`.
-        Ok(text.unwrap_or_default().replace("-N ", ":"))
     }
 }
 

@@ -95,6 +95,11 @@ impl Document {
         }
     }
 
+    /// Keeps only what concerns these tables.
+    pub fn retain(&mut self, keep: impl Fn(Table) -> bool) {
+        self.stages.retain(|stage| keep(stage.table));
+    }
+
     /// The stages.
     pub fn stages(&self) -> &[Stage] {
         &self.stages

@@ -162,14 +162,18 @@ impl Tables {
     ) -> Result<Sent, Failure> {
         let mut texts = BTreeMap::new();
         for table in Table::ALL {
-            let saved = self.xt.save(table).map_err(Failure::unwritten)?;
-            texts.insert(table, saved);
+            match self.xt.save(table) {
+                Ok(saved) => drop(texts.insert(table, saved)),
+                Err(XtError::Missing { .. }) if is_dispensable(table) => {}
+                Err(error) => return Err(Failure::unwritten(error)),
+            }
         }
         let mut installed = Installed::new(self.family);
         for (table, text) in &texts {
             installed.read(*table, text);
         }
-        let document = plan(&installed);
+        let mut document = plan(&installed);
+        document.retain(|table| texts.contains_key(&table));
         self.restore(&document)
     }
 
@@ -201,6 +205,11 @@ fn settle_directly(
     let document = plan(&listing);
     link.send(&document, Some(&listing))?;
     Ok(Sent::of(&document))
+}
+
+/// Whether Services work without this table. It only marks that nobody flushed it.
+pub const fn is_dispensable(table: Table) -> bool {
+    matches!(table, Table::Mangle)
 }
 
 /// The machine's settings could not be read.

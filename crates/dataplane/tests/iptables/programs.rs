@@ -145,6 +145,43 @@ fn ipt_011_programs_that_cannot_wait_are_not_asked_to_and_a_lock_is_tried_again(
 }
 
 #[test]
+fn a_kernel_without_the_table_that_only_marks_serves_all_the_same() {
+    in_namespace(|| {
+        let missing = "Table does not exist (do you need to insmod?)";
+        let folder = programs(
+            Flavour::Legacy,
+            &format!(
+                "grep -q '^.mangle' $INPUT && {{ echo '{missing}' >&2; exit 1; }}\n\
+                 exec $REAL \"$@\" < $INPUT"
+            ),
+        );
+        for (name, beginning) in [
+            ("iptables", "can't initialize iptables table `mangle':"),
+            ("iptables-save", "Cannot initialize:"),
+        ] {
+            let verb = name.strip_prefix("iptables").unwrap();
+            let script = format!(
+                "case \"$*\" in *mangle*) echo \"{}{missing}\" >&2; exit 3;; esac\n\
+                 exec iptables-legacy{verb} \"$@\"",
+                format!("{beginning} ").replace('`', "\\`"),
+            );
+            put(folder.path(), name, &script);
+        }
+        let mut scene = scene(folder.path());
+        everything(&mut scene);
+        assert!(scene.whole() > 50);
+        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert_eq!(scene.whole(), 0);
+        scene.no_service("plain");
+        assert!(scene.step() > 0);
+        run("iptables-legacy", &["-t", "nat", "-F", "PREROUTING"]);
+        assert!(!scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.dataplane.remove().unwrap().steps > 50);
+        assert!(!run("iptables-legacy-save", &[]).contains("KUBE-SERVICES"));
+    });
+}
+
+#[test]
 fn ipt_015_without_the_jumps_nothing_is_written_and_all_is_looked_at_again() {
     for flavour in FLAVOURS {
         in_namespace(move || {

@@ -198,10 +198,11 @@ fn remove_nftables(family: Family) -> anyhow::Result<Applied> {
 }
 
 fn remove_iptables(family: Family) -> anyhow::Result<Applied> {
+    use io::ErrorKind::{NotFound, Unsupported};
     match Iptables::open(family, iptables::Options::default()) {
         Ok(mut rules) => rules.remove().map_err(failed),
-        // Nobody can have made rules without it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Applied::default()),
+        // Nobody can have made rules without the program, or in a kernel without tables.
+        Err(error) if matches!(error.kind(), NotFound | Unsupported) => Ok(Applied::default()),
         Err(error) => Err(explain(error)),
     }
 }

@@ -17,6 +17,22 @@ const RESOURCE_PROBLEM: i32 = 4;
 /// What they call it. Without the right to change rules they exit the same way.
 const LOCK: &str = "xtables lock";
 
+/// What they call the beginning of a conversation with the kernel, in both flavours.
+const BEGINNINGS: [&str; 4] = [
+    "can't initialize ",
+    "Cannot initialize: ",
+    "Failed to initialize nft: ",
+    "Could not fetch rule set generation id: ",
+];
+
+/// How it ends where the kernel has no such tables.
+const ABSENCES: [&str; 4] = [
+    "Table does not exist",
+    "Protocol not supported",
+    "Address family not supported",
+    "Invalid argument",
+];
+
 /// Runs a program in the network namespace of the calling thread and returns what it printed.
 pub fn run(name: &str, path: &OsStr, arguments: &[&str], input: &str) -> Result<String, XtError> {
     let unusable = |source| XtError::Unusable {
@@ -84,8 +100,10 @@ fn failure(name: &str, status: ExitStatus, complaints: &str) -> XtError {
         text => text.replace('\n', "; "),
     };
     let is_lock = status.code() == Some(RESOURCE_PROBLEM) && complaints.contains(LOCK);
+    let says = |words: &[&str]| words.iter().any(|word| complaints.contains(word));
     match faulty_line(complaints) {
         None if is_lock => XtError::Locked { program, message },
+        None if says(&BEGINNINGS) && says(&ABSENCES) => XtError::Missing { program, message },
         line => XtError::Refused {
             program,
             line,
@@ -109,6 +127,8 @@ fn faulty_line(complaints: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -143,6 +163,32 @@ mod tests {
         assert!(matches!(ended(held), XtError::Locked { .. }));
         let denied = "echo 'Could not fetch rule set generation id: Permission denied' >&2; exit 4";
         assert!(matches!(ended(denied), XtError::Refused { .. }));
+    }
+
+    #[test]
+    fn a_kernel_without_tables_is_told_from_other_problems() {
+        let ended = |complaint: &str| failure("iptables", ExitStatus::from_raw(3 << 8), complaint);
+        for complaint in [
+            "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Table does not exist (do you need to insmod?)",
+            "iptables-save v1.8.9 (legacy): Cannot initialize: Table does not exist (do you need to insmod?)",
+            "iptables: Failed to initialize nft: Protocol not supported",
+            "iptables-save/1.8.9 (nf_tables) Failed to initialize nft: Protocol not supported",
+        ] {
+            assert!(
+                matches!(ended(complaint), XtError::Missing { .. }),
+                "{complaint}"
+            );
+        }
+        for complaint in [
+            "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Permission denied (you must be root)",
+            "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)",
+            "Warning: Extension comment revision 0 not supported, missing kernel module?\niptables-restore: line 32 failed",
+        ] {
+            assert!(
+                matches!(ended(complaint), XtError::Refused { .. }),
+                "{complaint}"
+            );
+        }
     }
 
     #[test]
