@@ -16,6 +16,13 @@ use ipnet::IpNet;
 use crate::issue::{Issue, Kind, ObjectKey};
 use crate::model::{Node, Service, ServiceCidr, ServiceKey, Slice, SliceKey};
 
+/// Makes room for one and not for four: most Services have one slice, and there are many Services.
+fn reserve_first<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -117,7 +124,8 @@ pub struct Changes {
 #[derive(Debug, Default)]
 struct Pending {
     service: Option<PendingService>,
-    slices: BTreeMap<SliceKey, PendingSlice>,
+    /// Few, and of all Services at once while a first list is read.
+    slices: Vec<PendingSlice>,
 }
 
 #[derive(Debug)]
@@ -127,6 +135,7 @@ struct PendingService {
 
 #[derive(Debug)]
 struct PendingSlice {
+    key: SliceKey,
     before: Option<Arc<Slice>>,
     triggers: Vec<SystemTime>,
 }
@@ -253,7 +262,7 @@ impl Tracker {
         for (key, pending) in std::mem::take(&mut self.pending) {
             let mut triggers: Vec<_> = pending
                 .slices
-                .into_values()
+                .into_iter()
                 .flat_map(|slice| slice.triggers)
                 .collect();
             if !triggers.is_empty() {
@@ -472,13 +481,18 @@ impl Tracker {
             return was;
         }
         let pending = self.pending.entry(owner.clone()).or_default();
-        let slice = pending.slices.entry(key.clone()).or_insert_with(|| {
+        let known = pending.slices.iter().position(|slice| slice.key == *key);
+        let at = known.unwrap_or_else(|| {
             self.pending_counts.1 += 1;
-            PendingSlice {
+            reserve_first(&mut pending.slices);
+            pending.slices.push(PendingSlice {
+                key: key.clone(),
                 before: was.clone(),
                 triggers: Vec::new(),
-            }
+            });
+            pending.slices.len() - 1
         });
+        let slice = &mut pending.slices[at];
         if now.is_none() {
             // Nobody waits for an endpoint to be programmed that is gone again.
             slice.triggers.clear();
@@ -487,13 +501,16 @@ impl Tracker {
             slice.triggers.extend(trigger);
         }
         if slice.before == now {
-            pending.slices.remove(key);
+            pending.slices.swap_remove(at);
             self.pending_counts.1 -= 1;
         }
         match (place, now) {
             (Ok(at), Some(slice)) => slices[at] = slice,
             (Ok(at), None) => drop(slices.remove(at)),
-            (Err(at), Some(slice)) => slices.insert(at, slice),
+            (Err(at), Some(slice)) => {
+                reserve_first(slices);
+                slices.insert(at, slice);
+            }
             (Err(_), None) => {}
         }
         self.settle(owner);

@@ -191,7 +191,7 @@ impl Redrawn {
             steps.extend(replace_rules(name, &old.iter().collect::<Vec<_>>(), &new));
         }
         let mut changes: BTreeMap<(Container, Value), Replacement<'_>> = BTreeMap::new();
-        let mut counts: HashMap<(Container, Value), (usize, usize)> = HashMap::new();
+        let mut counts: HashMap<(Container, Value), (u32, u32)> = HashMap::new();
         for (container, element) in elements(&self.old) {
             let key = (container, element.key);
             if container.is_shared() {

@@ -54,7 +54,17 @@ pub struct Drawing {
 
 /// How many Service ports put an element into a set that they share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shares(HashMap<(Container, Value), usize>);
+pub struct Shares(HashMap<Share, u32>);
+
+/// An element by its key. There is one for every Service, so it has no room for the longest key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Share {
+    Short(Container, u8, [u8; SHORT]),
+    Long(Container, Box<Value>),
+}
+
+/// Enough for an address.
+const SHORT: usize = 21;
 
 impl Ruleset {
     /// Adds what one Service port puts into the table.
@@ -92,24 +102,40 @@ impl Ruleset {
 
 impl Shares {
     /// How many there are.
-    pub fn count(&self, container: Container, key: Value) -> usize {
-        self.0.get(&(container, key)).copied().unwrap_or_default()
+    pub fn count(&self, container: Container, key: Value) -> u32 {
+        let count = self.0.get(&Share::new(container, key));
+        count.copied().unwrap_or_default()
     }
 
     /// One more; how many there are now.
-    pub fn add(&mut self, container: Container, key: Value) -> usize {
-        let count = self.0.entry((container, key)).or_default();
+    pub fn add(&mut self, container: Container, key: Value) -> u32 {
+        let count = self.0.entry(Share::new(container, key)).or_default();
         *count += 1;
         *count
     }
 
     /// One less.
     pub fn remove(&mut self, container: Container, key: Value) {
-        if let Some(count) = self.0.get_mut(&(container, key)) {
+        let share = Share::new(container, key);
+        if let Some(count) = self.0.get_mut(&share) {
             *count -= 1;
             if *count == 0 {
-                self.0.remove(&(container, key));
+                self.0.remove(&share);
             }
+        }
+    }
+}
+
+impl Share {
+    fn new(container: Container, key: Value) -> Self {
+        let mut short = [0; SHORT];
+        let bytes = key.as_bytes();
+        match (short.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
+            (Some(start), Ok(len)) => {
+                start.copy_from_slice(bytes);
+                Self::Short(container, len, short)
+            }
+            _ => Self::Long(container, Box::new(key)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where the API server is and who we are to it.
 //!
 //! In: the kubeconfig path and the master override of the configuration, or the surroundings of
-//! a pod. Out: a [`Config`] for the client library, and the token file if there is one.
+//! a pod. Out: a [`Config`] for the client library, and the token if there is one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use kube::config::{
     AuthInfo, Cluster, Context, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster,
     NamedContext,
 };
+use secrecy::{ExposeSecret as _, SecretString};
 
 /// What the configuration says about the API server. Both empty means the pod's own account.
 ///
@@ -58,6 +59,9 @@ pub enum AccessError {
     /// The token cannot be read.
     #[error("open {}: {reason}", path.display())]
     Token { path: PathBuf, reason: String },
+    /// The kubeconfig's token has line ends or the like in it.
+    #[error("{path}: the user's token has characters that no token can have")]
+    Unsendable { path: String },
     /// The pieces do not fit together, e.g. a certificate and its key.
     #[error("cannot make a client of this configuration")]
     Client(#[source] kube::Error),
@@ -110,22 +114,24 @@ impl Pod {
     }
 }
 
-/// A token that someone else keeps fresh in a file.
-///
-/// The client library would look once a minute, and takes a line end for part of the token. A
-/// look costs nothing beside a request, so we look every time.
+/// Who we are, told with every request.
 #[derive(Debug)]
-pub struct TokenFile {
-    path: PathBuf,
-    last: String,
+pub enum Token {
+    /// As the kubeconfig has it.
+    Fixed(SecretString),
+    /// Someone else keeps it fresh in a file.
+    ///
+    /// The client library would look once a minute, and takes a line end for part of the token. A
+    /// look costs nothing beside a request, so we look every time.
+    File { path: PathBuf, last: SecretString },
 }
 
-impl TokenFile {
+impl Token {
     fn open(path: PathBuf) -> Result<Self, AccessError> {
         match std::fs::read_to_string(&path) {
-            Ok(token) => Ok(Self {
+            Ok(token) => Ok(Self::File {
                 path,
-                last: token.trim().to_owned(),
+                last: token.trim().into(),
             }),
             Err(error) => {
                 // The words of the reference, without the number that ours append.
@@ -141,12 +147,15 @@ impl TokenFile {
 
     /// The token as it is now. While the file is being replaced, the last one will do.
     pub fn header(&mut self) -> Option<HeaderValue> {
-        if let Ok(token) = std::fs::read_to_string(&self.path)
+        if let Self::File { path, last } = self
+            && let Ok(token) = std::fs::read_to_string(path)
             && !token.trim().is_empty()
         {
-            token.trim().clone_into(&mut self.last);
+            *last = token.trim().into();
         }
-        let mut value = HeaderValue::try_from(format!("Bearer {}", self.last)).ok()?;
+        let (Self::Fixed(token) | Self::File { last: token, .. }) = self;
+        let token = token.expose_secret();
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
         value.set_sensitive(true);
         Some(value)
     }
@@ -156,7 +165,7 @@ impl TokenFile {
 #[derive(Debug)]
 pub struct Recipe {
     pub config: Config,
-    pub token: Option<TokenFile>,
+    pub token: Option<Token>,
 }
 
 impl Access {
@@ -189,8 +198,11 @@ impl Access {
                 *server = complete(server, secure)?;
             }
         }
-        let mut config = Config::try_from(kubeconfig)
-            .map_err(|source| AccessError::Kubeconfig { path, source })?;
+        let mut config =
+            Config::try_from(kubeconfig).map_err(|source| AccessError::Kubeconfig {
+                path: path.clone(),
+                source,
+            })?;
         // The library also asks the environment. That a proxy there is meant for the node's own
         // way to its API server is less likely than that it is not.
         config.proxy_url = None;
@@ -198,13 +210,20 @@ impl Access {
         config.root_cert_file = authority.map(PathBuf::from);
         // Our reflectors decide about trying again, and say so.
         config.default_retry = false;
-        let token = match config.auth_info.token_file.take() {
-            Some(path) => {
-                config.auth_info.token = None;
-                Some(TokenFile::open(PathBuf::from(path))?)
+        // Tokens are our part: the library's goes on connections that notice less.
+        let user = &mut config.auth_info;
+        let token = match (user.token_file.take(), user.token.take()) {
+            (Some(path), _) => Some(Token::open(PathBuf::from(path))?),
+            (None, Some(token)) => {
+                let mut token = Token::Fixed(token);
+                token.header().ok_or(AccessError::Unsendable { path })?;
+                Some(token)
             }
-            None => None,
+            (None, None) => None,
         };
+        if token.is_some() {
+            user.exec = None;
+        }
         Ok(Recipe { config, token })
     }
 }

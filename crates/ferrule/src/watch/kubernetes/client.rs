@@ -16,7 +16,7 @@ use kube::Config;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use tokio::time::{Instant, timeout};
 
-use super::access::{Access, AccessError, Pod, Recipe, TokenFile};
+use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
 use super::frames;
 
@@ -33,8 +33,9 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
-/// So much of an answer waits at most on a connection to be taken in. Each watch has one.
-const READ_AHEAD: usize = 64 << 10;
+/// So much of an answer waits at most on a connection to be taken in. Each watch has one, and TLS
+/// comes in pieces of this size anyway.
+const READ_AHEAD: usize = 16 << 10;
 
 /// Files are read again at most so often; behind one may be a plugin that takes its time.
 const RENEW_EVERY: Duration = Duration::from_mins(1);
@@ -81,7 +82,7 @@ struct Shared {
 /// The client and its credentials, replaced together.
 struct Link {
     client: kube::Client,
-    token: Option<TokenFile>,
+    token: Option<Token>,
     host: String,
     made: Instant,
 }
@@ -153,7 +154,7 @@ impl Api {
         patience: Duration,
     ) -> Result<Response<Body>, Failure> {
         let (client, token) = self.with_link(|link| {
-            let token = link.token.as_mut().and_then(TokenFile::header);
+            let token = link.token.as_mut().and_then(Token::header);
             (link.client.clone(), token)
         });
         let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
@@ -229,10 +230,8 @@ impl Link {
 /// The client library's client, on connections that notice when the other side vanishes.
 fn client(config: Config) -> Result<kube::Client, kube::Error> {
     let user = &config.auth_info;
-    let library_adds_credentials = user.token.is_some()
-        || user.password.is_some()
-        || user.exec.is_some()
-        || user.auth_provider.is_some();
+    let library_adds_credentials =
+        user.password.is_some() || user.exec.is_some() || user.auth_provider.is_some();
     if library_adds_credentials {
         // Its layer for this fits on its own connections only, and they send no keep-alives. What
         // then notices a dead watch is its own patience.

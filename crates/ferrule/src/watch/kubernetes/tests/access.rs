@@ -256,6 +256,17 @@ fn tokens_passwords_and_plugins_are_used() {
 }
 
 #[test]
+fn a_token_that_cannot_be_sent_is_named_as_the_reason() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        fs::write(&path, kubeconfig("https://localhost", r#"{token: "a\nb"}"#)).unwrap();
+        let error = Api::open_in(nowhere(), access(&path, ""), Arc::new(())).unwrap_err();
+        assert!(chain(&error).contains("the user's token"), "{error}");
+    });
+}
+
+#[test]
 fn new_credentials_are_read_when_the_old_ones_are_refused() {
     run(async {
         let server = Server::start().await;
