@@ -33,9 +33,9 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
-/// So much of an answer waits at most on a connection to be taken in. Each watch has one, and TLS
-/// comes in pieces of this size anyway.
-const READ_AHEAD: usize = 16 << 10;
+/// So much of an answer waits at most on a connection to be taken in, each time the watch rests.
+/// Each watch has one.
+const READ_AHEAD: usize = 64 << 10;
 
 /// Files are read again at most so often; behind one may be a plugin that takes its time.
 const RENEW_EVERY: Duration = Duration::from_mins(1);
