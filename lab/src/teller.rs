@@ -33,10 +33,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1300);
 /// After a story nobody should answer; one who does, does so at once.
 const GLANCE: Duration = Duration::from_millis(300);
-/// The kernel remembers the UDP flows of a deleted Service, and the original lets it: a socket
-/// that happens to get the port of one meets the pod again. So an answer counts when it comes to
-/// several sockets.
-const GLANCES: usize = 3;
+/// The original leaves the UDP flows of a deleted Service to the kernel (story `udp-deleted`): a
+/// socket that happens to get the port of one meets the pod again. There an answer counts when it
+/// comes to several sockets.
+const GLANCES_AT_UDP: usize = 3;
 
 /// A lab, and what its proxies were told last.
 pub struct Teller {
@@ -274,18 +274,7 @@ impl Teller {
             let mut threads = Vec::new();
             for (sender, to, protocol) in targets {
                 for world in &self.lab.worlds {
-                    let ask = move || -> Result<()> {
-                        let mut last = Answers::new();
-                        for _ in 0..GLANCES {
-                            let once = || probe::once(*protocol, *to, GLANCE);
-                            last = Answers::from([world.place(sender)?.run(once)?]);
-                            if !check::is_answered(&last) {
-                                return Ok(());
-                            }
-                        }
-                        let last = probe::show(&last);
-                        bail!("{}: {to} still answers {sender}: {last}", world.key)
-                    };
+                    let ask = move || must_be_silent(world, sender, *to, *protocol);
                     threads.push(scope.spawn(ask));
                 }
             }
@@ -312,6 +301,25 @@ impl Teller {
         let logs = self.lab.worlds.iter().flat_map(World::logs);
         logs.map(|path| path.display().to_string()).collect()
     }
+}
+
+/// Fails if somebody answers who is gone.
+fn must_be_silent(world: &World, sender: &str, to: SocketAddr, protocol: Protocol) -> Result<()> {
+    let original = world.key.program == "kube-proxy";
+    let glances = match protocol {
+        Protocol::Udp if original => GLANCES_AT_UDP,
+        _ => 1,
+    };
+    let mut last = Answers::new();
+    for _ in 0..glances {
+        let once = || probe::once(protocol, to, GLANCE);
+        last = Answers::from([world.place(sender)?.run(once)?]);
+        if !check::is_answered(&last) {
+            return Ok(());
+        }
+    }
+    let last = probe::show(&last);
+    bail!("{}: {to} still answers {sender}: {last}", world.key)
 }
 
 fn fail(wrong: String) -> Result<()> {

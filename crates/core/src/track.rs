@@ -16,13 +16,6 @@ use ipnet::IpNet;
 use crate::issue::{Issue, Kind, ObjectKey};
 use crate::model::{Node, Service, ServiceCidr, ServiceKey, Slice, SliceKey};
 
-/// Makes room for one and not for four: most Services have one slice, and there are many Services.
-fn reserve_first<T>(list: &mut Vec<T>) {
-    if list.is_empty() {
-        list.reserve_exact(1);
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -544,4 +537,11 @@ fn sorted(keys: HashSet<ObjectKey>) -> Vec<ObjectKey> {
     let mut keys: Vec<_> = keys.into_iter().collect();
     keys.sort_unstable();
     keys
+}
+
+/// Makes room for one and not for four: most Services have one slice, and there are many Services.
+fn reserve_first<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
 }

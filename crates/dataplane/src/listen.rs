@@ -48,7 +48,7 @@ impl Listener {
     /// What the kernel said.
     pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Family>> {
         match self.rules {
-            // Whatever others do there is not ours, so it need not be read.
+            // All of the table is ours, so what exactly others did there need not be read.
             Rules::Nftables => {
                 let changed = self.watch.others(nftables::TABLE, &self.own, patience)?;
                 Ok(changed.into_iter().map(family_of).collect())

@@ -293,7 +293,8 @@ fn says_absent(message: &str) -> bool {
         "does a matching rule exist",
         "does not exist",
     ];
-    WORDS.iter().any(|word| message.contains(word))
+    // A table that is missing says so in nearly the same words; then nothing works.
+    !message.contains("Table does not exist") && WORDS.iter().any(|word| message.contains(word))
 }
 
 #[cfg(test)]
@@ -309,6 +310,9 @@ mod tests {
         ] {
             assert!(says_absent(message), "{message}");
         }
+        assert!(!says_absent(
+            "can't initialize iptables table `nat': Table does not exist"
+        ));
         assert!(!says_absent("Permission denied (you must be root)"));
     }
 

@@ -1,5 +1,6 @@
 //! Notices that somebody flushed a table.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use ferrule_core::model::Family;
@@ -45,17 +46,17 @@ impl Canary {
             let chains = [(Table::Mangle, &*canary), ENTRIES[0], ENTRIES[1]];
             // Opened anew each time: it costs little as long as nothing is written.
             let listing = Listing::glance(&mut Nft::open()?, self.family, &chains);
-            return Ok(is_marked(&listing.map_err(said)?));
+            let listing = listing.map_err(said)?;
+            return Ok(is_marked(&listing) && is_entered(&listing));
         }
-        let mut texts = Vec::new();
+        let mut texts = BTreeMap::new();
         for (table, chain) in [(Table::Mangle, &*canary)].into_iter().chain(ENTRIES) {
             match self.xt.list(table, chain) {
                 // `-S` says `-N` where saving would say `:`.
-                Ok(text) => texts.push((table, text.unwrap_or_default().replace("-N ", ":"))),
-                // Nobody can flush what is not there.
-                Err(XtError::Missing { .. }) if is_dispensable(table) => {
-                    texts.push((table, format!(":{canary}")));
+                Ok(text) => {
+                    texts.insert(table, text.unwrap_or_default().replace("-N ", ":"));
                 }
+                Err(XtError::Missing { .. }) if is_dispensable(table) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
         }
@@ -63,17 +64,22 @@ impl Canary {
         for (table, text) in &texts {
             installed.read(*table, text);
         }
-        Ok(is_marked(&installed))
+        // Nobody can flush a table that the kernel does not have.
+        let marked = !texts.contains_key(&Table::Mangle) || is_marked(&installed);
+        Ok(marked && is_entered(&installed))
     }
 }
 
-/// Whether the mark and the jumps are there.
+/// Whether the chain is there that kube-proxy looks for.
 fn is_marked(there: &dyn Inventory) -> bool {
-    // A flush may leave chains alone, so their being there says nothing. A jump says that where it
-    // leads to is there, too.
     there.has(Table::Mangle, &names::CANARY.to_string())
-        && statics::jumps()
-            .iter()
-            .filter(|(table, from, _)| ENTRIES.contains(&(*table, *from)))
-            .all(|(table, from, rule)| there.count((*table, from), rule) > 0)
+}
+
+/// Whether our chains are led to. A flush may leave chains alone, so their being there says
+/// nothing. A jump says that where it leads to is there, too.
+fn is_entered(there: &dyn Inventory) -> bool {
+    statics::jumps()
+        .iter()
+        .filter(|(table, from, _)| ENTRIES.contains(&(*table, *from)))
+        .all(|(table, from, rule)| there.count((*table, from), rule) > 0)
 }

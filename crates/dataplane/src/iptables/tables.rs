@@ -207,7 +207,7 @@ fn settle_directly(
     Ok(Sent::of(&document))
 }
 
-/// Whether Services work without this table. It only marks that nobody flushed it.
+/// Whether Services work without this table: only the canary lives there.
 pub const fn is_dispensable(table: Table) -> bool {
     matches!(table, Table::Mangle)
 }

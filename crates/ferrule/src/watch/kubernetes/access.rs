@@ -221,6 +221,7 @@ impl Access {
             }
             (None, None) => None,
         };
+        // As the library has it, a token beats a plugin.
         if token.is_some() {
             user.exec = None;
         }
