@@ -19,32 +19,18 @@ use ferrule_core::model::Family;
 use ferrule_kernel::nfacct::Nfacct;
 
 use crate::said;
+use crate::xtables::{diff, installed};
 
 mod apply;
-mod canary;
-mod census;
 mod cleanup;
-mod diff;
-mod document;
-mod encode;
-mod entries;
-mod installed;
 mod isolate;
-mod link;
-mod listen;
-mod listing;
-mod names;
-mod pack;
+pub(crate) mod names;
 mod render;
-mod rows;
-mod rule;
-mod ruleset;
-mod statics;
-mod tables;
+pub(crate) mod statics;
 
+pub use crate::xtables::canary::Canary;
+pub(crate) use crate::xtables::listen::is_about_us;
 pub use apply::Iptables;
-pub use canary::Canary;
-pub(crate) use listen::is_about_us;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ pub mod ipvs;
 pub mod listen;
 pub mod nftables;
 mod recorder;
+mod xtables;
 
 pub use dry_run::DryRun;
 pub use recorder::{Call, Recorder, Script};

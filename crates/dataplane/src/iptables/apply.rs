@@ -13,15 +13,15 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
-use super::canary::Canary;
-use super::census::Census;
-use super::diff::{self, Redrawn};
 use super::isolate::{LastGood, Refused};
-use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
-use super::tables::{Failure, Sent, Tables, unreadable};
 use super::{Options, names, render};
 use crate::host::Host;
+use crate::xtables::canary::Canary;
+use crate::xtables::counts::Census;
+use crate::xtables::diff::{self, Redrawn};
+use crate::xtables::ruleset::{Drawing, Roster, Ruleset, Statics};
+use crate::xtables::tables::{Failure, Sent, Tables, unreadable};
 use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
 
 /// Programs one family by iptables.

@@ -6,11 +6,11 @@
 use ferrule_kernel::xt::Table;
 
 use super::apply::{Iptables, refused};
-use super::document::{Document, Stage, Step};
-use super::installed::Inventory;
 use super::names::{self, Chain};
-use super::rule::{Part, Rule, Target};
 use super::statics;
+use crate::xtables::document::{Document, Stage, Step};
+use crate::xtables::installed::Inventory;
+use crate::xtables::rule::{Part, Rule, Target};
 use crate::{Applied, ApplyError};
 
 /// Chains of mode ipvs that others lead to.

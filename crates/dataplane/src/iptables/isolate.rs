@@ -15,10 +15,11 @@ use ferrule_kernel::netns;
 use ferrule_kernel::xt::XtError;
 
 use super::apply::{Iptables, make_counters};
-use super::ruleset::Ruleset;
+use super::render;
 use super::statics::Ground;
-use super::tables::{Failure, Sent, Tables};
-use super::{diff, render};
+use crate::xtables::diff;
+use crate::xtables::ruleset::Ruleset;
+use crate::xtables::tables::{Failure, Sent, Tables};
 
 /// More refused Service ports than this are not a few bad ones but a broken machine.
 const MOST_REFUSED: usize = 64;

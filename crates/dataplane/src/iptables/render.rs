@@ -10,9 +10,9 @@ use ferrule_core::facts::Detector;
 use ferrule_core::model::{Family, Protocol, TrafficPolicy, format_socket};
 
 use super::names::{self, Chain, Names, Role, Shared};
-use super::rule::{Part, Place, Rule, Target};
-use super::ruleset::{Drawing, Ruleset};
 use super::statics::{self, Ground, loopback_v4};
+use crate::xtables::rule::{Part, Place, Rule, Target};
+use crate::xtables::ruleset::{Drawing, Ruleset};
 
 /// Everything that is to be in the tables.
 pub fn ruleset<'a>(exposures: impl IntoIterator<Item = &'a Exposure>, ground: &Ground) -> Ruleset {

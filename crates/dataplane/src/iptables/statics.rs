@@ -8,9 +8,9 @@ use ferrule_core::model::Family;
 use ferrule_kernel::xt::Table;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::rule::{Part, Place, Rule, Target};
-use super::ruleset::Statics;
 use super::{Options, names};
+use crate::xtables::rule::{Part, Place, Rule, Target};
+use crate::xtables::ruleset::Statics;
 
 /// More endpoints than this, and remarks about each of them are left out.
 const LARGE: usize = 1000;

@@ -10,7 +10,7 @@ use ferrule_kernel::xt::{Table, Xt, XtError};
 use super::installed::{Installed, Inventory};
 use super::listing::Listing;
 use super::tables::is_dispensable;
-use super::{names, statics};
+use crate::iptables::{names, statics};
 use crate::said;
 
 /// Watches over the tables of one family.
@@ -26,7 +26,7 @@ pub struct Canary {
 const ENTRIES: [(Table, &str); 2] = [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")];
 
 impl Canary {
-    pub(super) const fn new(family: Family, xt: Xt, directly: bool) -> Self {
+    pub(crate) const fn new(family: Family, xt: Xt, directly: bool) -> Self {
         Self {
             family,
             xt,

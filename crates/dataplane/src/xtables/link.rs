@@ -11,12 +11,12 @@ use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::nft::{BatchError, Nft};
 use ferrule_kernel::xt::Table;
 
+use super::base_chains;
 use super::document::{Document, Stage, Step};
-use super::entries;
 use super::listing::Listing;
-use super::names::Chain;
 use super::pack::{self, Known, Pack};
 use super::rows::Rows;
+use crate::iptables::names::Chain;
 use crate::{kernel_family, said};
 
 /// A conversation about one family's tables.
@@ -107,7 +107,7 @@ impl Link {
         };
         for (chain, rows) in pack.rows {
             // Others change their chains as they like.
-            if !entries::is_entry(&chain.to_string())
+            if !base_chains::is_entry(&chain.to_string())
                 && let Some(rows) = rows.settled(&commit.handles)
             {
                 self.rows.insert((table, chain), rows);

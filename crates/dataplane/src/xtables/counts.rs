@@ -5,9 +5,9 @@
 use ferrule_kernel::xt::Table;
 
 use super::document::{Document, Step};
-use super::names::Chain;
 use super::ruleset::{Drawing, Ruleset, Statics};
 use crate::RuleCount;
+use crate::iptables::names::Chain;
 
 /// Rules by table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

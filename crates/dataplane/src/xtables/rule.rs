@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferrule_core::model::{Family, Port, Protocol, format_socket};
 use ipnet::IpNet;
 
-use super::names::Chain;
+use crate::iptables::names::Chain;
 
 /// One rule: when all parts hold, the target happens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use ferrule_kernel::nft::{self, Batch, Held};
 
+use super::base_chains;
 use super::document::Step;
-use super::entries;
 use super::listing::digest;
 
 /// The rules of one chain.
@@ -31,7 +31,7 @@ enum Handle {
 impl Rows {
     /// What the kernel told.
     pub fn new(chain: &str, rules: Vec<Held<nft::Rule>>) -> Self {
-        let mixed = entries::is_entry(chain);
+        let mixed = base_chains::is_entry(chain);
         let rows = rules.into_iter().map(|held| Row {
             handle: Handle::Known(held.handle),
             digest: digest(&held.object.expressions),
@@ -48,7 +48,7 @@ impl Rows {
             Step::Delete(..) => {
                 let wanted = digest(&rule.expressions);
                 let at = self.0.iter().position(|row| match &row.rule {
-                    Some(found) => entries::is_like(found, &rule.expressions),
+                    Some(found) => base_chains::is_like(found, &rule.expressions),
                     None => row.digest == wanted,
                 })?;
                 batch.delete_rule(&rule.chain, self.0.remove(at).handle.known()?);

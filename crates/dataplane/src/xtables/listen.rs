@@ -6,9 +6,9 @@
 use ferrule_kernel::nft::{Change, Expr, Object, Rule, Verdict};
 use ferrule_kernel::xt::Table;
 
-use super::entries::is_entry;
+use super::base_chains::is_entry;
 use super::listing::is_ours;
-use super::names;
+use crate::iptables::names;
 
 /// Whether our rules are not any more what we wrote.
 pub fn is_about_us(change: &Change) -> bool {

@@ -12,10 +12,11 @@ use ferrule_kernel::nft::{self, Expr, Name, Nft};
 use ferrule_kernel::socket::Transport;
 use ferrule_kernel::xt::Table;
 
-use super::entries::{is_entry, is_like};
+use super::base_chains::{is_entry, is_like};
 use super::installed::Inventory;
 use super::rule::Rule;
-use super::{diff, encode, names};
+use super::{diff, encode};
+use crate::iptables::names;
 use crate::kernel_family;
 
 /// What is in the tables.

@@ -9,7 +9,7 @@ use std::io;
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 
-use super::census::Census;
+use super::counts::Census;
 use super::document::Document;
 use super::installed::{Installed, Inventory};
 use super::link::{Link, Snag};

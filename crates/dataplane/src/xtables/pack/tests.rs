@@ -3,9 +3,9 @@
 use ferrule_core::model::{Protocol, ServiceKey};
 use ferrule_kernel::nft::Held;
 
-use super::super::names::{MARK_MASQ, Names, SERVICES};
 use super::super::rule::{Part, Target};
 use super::*;
+use crate::iptables::names::{MARK_MASQ, Names, SERVICES};
 
 /// Knows what it is told.
 #[derive(Default)]

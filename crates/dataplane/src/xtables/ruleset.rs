@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
-use super::names::{Chain, Shared};
 use super::rule::Rule;
+use crate::iptables::names::{Chain, Shared};
 
 /// Everything that is to be in the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use ferrule_kernel::xt::Table;
 
 use super::document::{Document, Stage, Step};
 use super::installed::Inventory;
-use super::names::{self, Chain, Shared};
 use super::rule::Rule;
 use super::ruleset::{Drawing, Rank, Roster, Ruleset, Statics};
-use super::statics;
+use crate::iptables::names::{self, Chain, Shared};
+use crate::iptables::statics;
 
 /// More Service ports than this in one chain, and writing the chain anew is cheaper.
 const MOST_EDITS: usize = 64;

@@ -15,10 +15,10 @@ use super::document::{Stage, Step};
 use super::installed::Inventory;
 use super::link::Snag;
 use super::listing::Listing;
-use super::names::{self, Chain, Role};
 use super::rows::Rows;
 use super::rule::Rule;
-use super::{encode, entries};
+use super::{base_chains, encode};
+use crate::iptables::names::{self, Chain, Role};
 use crate::kernel_family;
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             }
             let name = chain.to_string();
             let rule = self.encode(&name, rule)?;
-            if entries::is_entry(&name) && matches!(step, Step::Insert(..)) {
+            if base_chains::is_entry(&name) && matches!(step, Step::Insert(..)) {
                 self.enter(known, &name, &rule);
                 continue;
             }
@@ -228,7 +228,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     fn enter(&mut self, known: &K, name: &str, rule: &nft::Rule) {
         let listing = known.listing();
         let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
-        if let (false, Some(chain)) = (there, entries::entry(self.stage.table, name)) {
+        if let (false, Some(chain)) = (there, base_chains::entry(self.stage.table, name)) {
             self.pack.nobodys(|batch| batch.ensure_chain(&chain));
         }
         self.pack.nobodys(|batch| batch.insert_rule(rule));

@@ -1,0 +1,22 @@
+//! The engine for rules of iptables: what is in the tables, what is to be there, and the way between.
+//!
+//! In: chains and rules that a mode draws. Out: what differs, as transactions of `nf_tables` where
+//! that is the flavour, or as text for `iptables-restore`. `diff` turns two drawings, or a drawing
+//! and what is there, into steps; `pack` makes transactions of them, `document` text; `tables` sends
+//! them.
+
+pub(crate) mod base_chains;
+pub(crate) mod canary;
+pub(crate) mod counts;
+pub(crate) mod diff;
+pub(crate) mod document;
+pub(crate) mod encode;
+pub(crate) mod installed;
+pub(crate) mod link;
+pub(crate) mod listen;
+pub(crate) mod listing;
+pub(crate) mod pack;
+pub(crate) mod rows;
+pub(crate) mod rule;
+pub(crate) mod ruleset;
+pub(crate) mod tables;
