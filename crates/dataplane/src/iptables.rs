@@ -24,13 +24,14 @@ use crate::xtables::{diff, installed};
 mod apply;
 mod cleanup;
 mod isolate;
+mod layout;
 pub(crate) mod names;
 mod render;
-pub(crate) mod statics;
+mod statics;
 
 pub use crate::xtables::canary::Canary;
-pub(crate) use crate::xtables::listen::is_about_us;
 pub use apply::Iptables;
+pub(crate) use layout::LAYOUT;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,5 +74,5 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
     let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
     let all = desired.exposures(family).into_iter();
     let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
-    diff::whole(&installed::Installed::new(family), &wanted).text()
+    diff::full(&LAYOUT, &installed::Installed::new(family), &wanted).text()
 }

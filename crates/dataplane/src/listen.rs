@@ -10,6 +10,7 @@ use std::time::Duration;
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::{Event, Watch};
 
+use crate::xtables::listen::is_about_us;
 use crate::{iptables, nftables};
 
 /// Which rules are ours.
@@ -58,7 +59,7 @@ impl Listener {
                 for event in self.watch.foreign(&self.own, patience)? {
                     match event {
                         Event::Missed => doubtful.extend(Family::ALL),
-                        Event::Change(change) if iptables::is_about_us(&change) => {
+                        Event::Change(change) if is_about_us(&iptables::LAYOUT, &change) => {
                             doubtful.extend(change.family.map(family_of));
                         }
                         Event::Change(_) => {}

@@ -7,16 +7,21 @@
 
 pub(crate) mod base_chains;
 pub(crate) mod canary;
+pub(crate) mod chain;
 pub(crate) mod counts;
 pub(crate) mod diff;
 pub(crate) mod document;
 pub(crate) mod encode;
 pub(crate) mod installed;
+pub(crate) mod layout;
 pub(crate) mod link;
 pub(crate) mod listen;
 pub(crate) mod listing;
 pub(crate) mod pack;
+pub(crate) mod removal;
 pub(crate) mod rows;
 pub(crate) mod rule;
 pub(crate) mod ruleset;
+#[cfg(test)]
+mod sample;
 pub(crate) mod tables;

@@ -14,13 +14,14 @@ use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::isolate::{LastGood, Refused};
+use super::layout::LAYOUT;
 use super::statics::{self, Ground, HostFacts};
 use super::{Options, names, render};
 use crate::host::Host;
 use crate::xtables::canary::Canary;
 use crate::xtables::counts::Census;
 use crate::xtables::diff::{self, Redrawn};
-use crate::xtables::ruleset::{Drawing, Roster, Ruleset, Statics};
+use crate::xtables::ruleset::{Drawing, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Failure, Sent, Tables, unreadable};
 use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
 
@@ -43,7 +44,7 @@ pub struct Iptables {
 struct Written {
     ground: Ground,
     statics: Statics,
-    roster: Roster,
+    index: RuleIndex,
     census: Census,
     /// Rules that were written last.
     fresh: Census,
@@ -78,7 +79,7 @@ impl Iptables {
         Self {
             family,
             options,
-            tables: Tables::new(family, xt),
+            tables: Tables::new(family, &LAYOUT, xt),
             host,
             abilities,
             written: None,
@@ -114,7 +115,7 @@ impl Iptables {
     /// Watches over the same tables, also from another thread.
     pub fn canary(&self) -> Canary {
         let directly = self.tables.port().is_some();
-        Canary::new(self.family, self.tables.xt().clone(), directly)
+        Canary::new(self.family, &LAYOUT, self.tables.xt().clone(), directly)
     }
 
     /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
@@ -167,7 +168,7 @@ impl Iptables {
         let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
-            roster: Roster::of(&wanted),
+            index: RuleIndex::of(&wanted),
             census: Census::of(&wanted),
             fresh: sent.rules,
             statics: wanted.statics,
@@ -177,7 +178,8 @@ impl Iptables {
 
     /// Makes the tables be so; what it took.
     pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
-        self.tables.settle(|there| diff::whole(there, wanted))
+        self.tables
+            .settle(|there| diff::full(&LAYOUT, there, wanted))
     }
 
     /// Whether something changes about which our picture differs from what was told.
@@ -211,7 +213,7 @@ impl Iptables {
         let statics = statics::build(&ground);
         let all = || self.wanted(desired, &ground);
         let both = (&written.statics, &statics);
-        let document = diff::delta(&redrawn, &mut written.roster, both, all);
+        let document = diff::delta(&LAYOUT, &redrawn, &mut written.index, both, all);
         let sent = self.tables.send(&document);
         let sent = sent.map_err(|failure| failure.error)?;
         let before = Census::of_statics(&written.statics);

@@ -15,6 +15,7 @@ use ferrule_kernel::netns;
 use ferrule_kernel::xt::XtError;
 
 use super::apply::{Iptables, make_counters};
+use super::layout::LAYOUT;
 use super::render;
 use super::statics::Ground;
 use crate::xtables::diff;
@@ -155,7 +156,8 @@ impl Trial<'_> {
         ground: &Ground,
     ) -> Result<Sent, Failure> {
         let wanted = render::ruleset(exposures, ground);
-        self.tables.settle(|there| diff::whole(there, &wanted))
+        self.tables
+            .settle(|there| diff::full(&LAYOUT, there, &wanted))
     }
 
     /// Whether rules that count are refused and the same without counting are not. Asked in a

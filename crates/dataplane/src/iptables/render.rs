@@ -9,8 +9,9 @@ use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, 
 use ferrule_core::facts::Detector;
 use ferrule_core::model::{Family, Protocol, TrafficPolicy, format_socket};
 
-use super::names::{self, Chain, Names, Role, Shared};
+use super::names::{self, Names, Role, Shared};
 use super::statics::{self, Ground, loopback_v4};
+use crate::xtables::chain::Chain;
 use crate::xtables::rule::{Part, Place, Rule, Target};
 use crate::xtables::ruleset::{Drawing, Ruleset};
 
@@ -65,8 +66,7 @@ const fn chooser(pool: Pool) -> Role {
 
 impl Sketch<'_> {
     fn put(&mut self, shared: Shared, shadowed: bool, rule: Rule) {
-        let rules = self.drawing.shared.entry((shared, shadowed));
-        rules.or_default().push(rule);
+        self.drawing.add(shared.at(), shadowed, rule);
     }
 
     fn chain(&mut self, role: Role, rules: Vec<Rule>) {
@@ -74,7 +74,7 @@ impl Sketch<'_> {
     }
 
     fn remark(&self, rest: &str) -> Part {
-        Part::Comment(format!("{}{rest}", self.names.label))
+        Part::Comment(format!("{}{rest}", self.names.label).into())
     }
 
     /// A remark about a single endpoint; too many of them are left out.
@@ -229,7 +229,7 @@ impl Sketch<'_> {
         let action = frontend.action;
         let label = &self.names.label;
         let remark =
-            |what: &str| Part::Comment(format!("{what} for {label} external destinations"));
+            |what: &str| Part::Comment(format!("{what} for {label} external destinations").into());
         let mark = Target::Jump(names::MARK_MASQ);
         let cluster = Target::Jump(self.names.chain(Role::Cluster));
         let mut rules = Vec::new();
@@ -271,7 +271,7 @@ impl Sketch<'_> {
         }
         let label = &self.names.label;
         let rest = format!("other traffic to {label} will be dropped by KUBE-PROXY-FIREWALL");
-        rules.push(Rule::new([Part::Comment(rest)], Target::None));
+        rules.push(Rule::new([Part::Comment(rest.into())], Target::None));
         self.chain(Role::Firewall, rules);
     }
 
@@ -295,7 +295,10 @@ impl Sketch<'_> {
         if let Some(seconds) = self.exposure.affinity_seconds {
             rules.extend(endpoints.iter().map(|endpoint| {
                 let list = self.names.endpoint(endpoint.ip, endpoint.port);
-                lead(endpoint, Some(Part::Remembered(list, seconds.get())))
+                lead(
+                    endpoint,
+                    Some(Part::Remembered(list.as_str().into(), seconds.get())),
+                )
             }));
         }
         let mut left = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
@@ -331,7 +334,7 @@ impl Sketch<'_> {
             let mut anybody = itself.clone();
             itself.push(Part::Source(Place::Host(endpoint.ip)));
             if self.exposure.affinity_seconds.is_some() {
-                anybody.push(Part::Remember(chain));
+                anybody.push(Part::Remember(chain.as_str().into()));
             }
             anybody.push(Part::Protocol(self.exposure.key.protocol));
             let rules = vec![

@@ -1,6 +1,5 @@
 //! Rules that do not depend on Services, and what all rules depend on.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ferrule_core::facts::{Detector, Facts, NodePorts};
@@ -8,7 +7,8 @@ use ferrule_core::model::Family;
 use ferrule_kernel::xt::Table;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::{Options, names};
+use super::Options;
+use super::names::{self, Shared};
 use crate::xtables::rule::{Part, Place, Rule, Target};
 use crate::xtables::ruleset::Statics;
 
@@ -106,54 +106,13 @@ impl Doors {
     }
 }
 
-/// From where packets enter to our chains, in the order in which kube-proxy looks after them. Each
-/// one that is missing becomes the first rule of its chain.
-pub fn jumps() -> [(Table, &'static str, Rule); 14] {
-    const PORTALS: &str = "kubernetes service portals";
-    const EXTERNAL: &str = "kubernetes externally-visible service portals";
-    const BALANCER: &str = "kubernetes load balancer firewall";
-    let jump = |parts: Vec<Part>, to| Rule::new(parts, Target::Jump(to));
-    let remark = |text: &str| Part::Comment(text.to_owned());
-    let new = |text: &str, to| jump(vec![Part::State("NEW"), remark(text)], to);
-    let all = |text: &str, to| jump(vec![remark(text)], to);
-    let health = all("kubernetes health check service ports", names::NODE_PORTS);
-    let forward = all("kubernetes forwarding rules", names::FORWARD);
-    let post = all("kubernetes postrouting rules", names::POSTROUTING);
-    let bare = jump(Vec::new(), names::FIREWALL);
-    let firewall = new(BALANCER, names::PROXY_FIREWALL);
-    [
-        (
-            Table::Filter,
-            "INPUT",
-            new(EXTERNAL, names::EXTERNAL_SERVICES),
-        ),
-        (
-            Table::Filter,
-            "FORWARD",
-            new(EXTERNAL, names::EXTERNAL_SERVICES),
-        ),
-        (Table::Filter, "INPUT", health),
-        (Table::Filter, "FORWARD", new(PORTALS, names::SERVICES)),
-        (Table::Filter, "OUTPUT", new(PORTALS, names::SERVICES)),
-        (Table::Filter, "FORWARD", forward),
-        (Table::Filter, "INPUT", firewall.clone()),
-        (Table::Filter, "OUTPUT", firewall.clone()),
-        (Table::Filter, "FORWARD", firewall),
-        (Table::Nat, "OUTPUT", all(PORTALS, names::SERVICES)),
-        (Table::Nat, "PREROUTING", all(PORTALS, names::SERVICES)),
-        (Table::Nat, "POSTROUTING", post),
-        (Table::Filter, "INPUT", bare.clone()),
-        (Table::Filter, "OUTPUT", bare),
-    ]
-}
-
 /// What does not depend on Services.
 pub fn build(ground: &Ground) -> Statics {
     let mark = ground.mark;
     let masquerade = Target::Masquerade {
         random_fully: ground.host.random_fully,
     };
-    let snat = "kubernetes service traffic requiring SNAT".to_owned();
+    let snat = "kubernetes service traffic requiring SNAT".into();
     let postrouting = vec![
         Rule::new([Part::NotMarked(mark)], Target::Return),
         // Before masquerading: a packet that comes through here again, wrapped in another one,
@@ -161,22 +120,20 @@ pub fn build(ground: &Ground) -> Statics {
         Rule::new([], Target::FlipMark(mark)),
         Rule::new([Part::Comment(snat)], masquerade),
     ];
-    let mut chains = BTreeMap::from([
+    let mut statics = Statics::from([
         ((Table::Filter, names::FORWARD), forward(ground)),
         ((Table::Nat, names::POSTROUTING), postrouting),
         (
             (Table::Nat, names::MARK_MASQ),
             vec![Rule::new([], Target::SetMark(mark))],
         ),
+        (Shared::Services.at(), last_services(ground)),
     ]);
     // Without need the chain is kubelet's alone.
     if ground.localhost {
-        chains.insert((Table::Filter, names::FIREWALL), vec![martians()]);
+        statics.insert((Table::Filter, names::FIREWALL), vec![martians()]);
     }
-    Statics {
-        chains,
-        tail: tail(ground),
-    }
+    statics
 }
 
 fn forward(ground: &Ground) -> Vec<Rule> {
@@ -188,7 +145,7 @@ fn forward(ground: &Ground) -> Vec<Rule> {
         }
         rules.push(Rule::new(parts, Target::Drop));
     }
-    let remark = |text: &str| Part::Comment(text.to_owned());
+    let remark = |text: &str| Part::Comment(text.into());
     rules.push(Rule::new(
         [
             remark("kubernetes forwarding rules"),
@@ -210,7 +167,7 @@ fn forward(ground: &Ground) -> Vec<Rule> {
 fn martians() -> Rule {
     Rule::new(
         [
-            Part::Comment("block incoming localnet connections".to_owned()),
+            Part::Comment("block incoming localnet connections".into()),
             Part::Destination(Place::Net(loopback_v4())),
             Part::SourceNot(loopback_v4()),
             Part::StateNot("RELATED,ESTABLISHED,DNAT"),
@@ -224,10 +181,10 @@ pub(super) fn loopback_v4() -> IpNet {
 }
 
 /// Leads to NodePorts whatever no Service took.
-fn tail(ground: &Ground) -> Vec<Rule> {
+fn last_services(ground: &Ground) -> Vec<Rule> {
     let remark = || {
         let text = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
-        Part::Comment(text.to_owned())
+        Part::Comment(text.into())
     };
     let target = Target::Jump(names::NODE_PORTS);
     match &ground.node_ports {

@@ -8,27 +8,30 @@ use ferrule_kernel::nft::Nft;
 use ferrule_kernel::xt::{Table, Xt, XtError};
 
 use super::installed::{Installed, Inventory};
+use super::layout::Layout;
 use super::listing::Listing;
-use super::tables::is_dispensable;
-use crate::iptables::{names, statics};
 use crate::said;
 
 /// Watches over the tables of one family.
 #[derive(Clone, Debug)]
 pub struct Canary {
     family: Family,
+    layout: &'static Layout,
     xt: Xt,
     /// The tables can be looked at without a program.
     directly: bool,
 }
 
-/// Chains with jumps to ours.
-const ENTRIES: [(Table, &str); 2] = [(Table::Filter, "INPUT"), (Table::Nat, "PREROUTING")];
-
 impl Canary {
-    pub(crate) const fn new(family: Family, xt: Xt, directly: bool) -> Self {
+    pub(crate) const fn new(
+        family: Family,
+        layout: &'static Layout,
+        xt: Xt,
+        directly: bool,
+    ) -> Self {
         Self {
             family,
+            layout,
             xt,
             directly,
         }
@@ -41,22 +44,26 @@ impl Canary {
     /// # Errors
     /// It cannot be told, for example while somebody else has the tables locked.
     pub fn is_intact(&self) -> io::Result<bool> {
-        let canary = names::CANARY.to_string();
+        let canary = self.layout.canary.as_ref();
+        let canary = canary.map(|chain| (Table::Mangle, chain.as_str()));
+        let chains = canary
+            .into_iter()
+            .chain(self.layout.inspected.iter().copied());
         if self.directly {
-            let chains = [(Table::Mangle, &*canary), ENTRIES[0], ENTRIES[1]];
+            let chains: Vec<_> = chains.collect();
             // Opened anew each time: it costs little as long as nothing is written.
-            let listing = Listing::glance(&mut Nft::open()?, self.family, &chains);
+            let listing = Listing::glance(&mut Nft::open()?, self.family, self.layout, &chains);
             let listing = listing.map_err(said)?;
-            return Ok(is_marked(&listing) && is_entered(&listing));
+            return Ok(self.is_marked(&listing) && self.is_entered(&listing));
         }
         let mut texts = BTreeMap::new();
-        for (table, chain) in [(Table::Mangle, &*canary)].into_iter().chain(ENTRIES) {
+        for (table, chain) in chains {
             match self.xt.list(table, chain) {
                 // `-S` says `-N` where saving would say `:`.
                 Ok(text) => {
                     texts.insert(table, text.unwrap_or_default().replace("-N ", ":"));
                 }
-                Err(XtError::Missing { .. }) if is_dispensable(table) => {}
+                Err(XtError::Missing { .. }) if self.layout.can_do_without(table) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
         }
@@ -65,21 +72,22 @@ impl Canary {
             installed.read(*table, text);
         }
         // Nobody can flush a table that the kernel does not have.
-        let marked = !texts.contains_key(&Table::Mangle) || is_marked(&installed);
-        Ok(marked && is_entered(&installed))
+        let marked = !texts.contains_key(&Table::Mangle) || self.is_marked(&installed);
+        Ok(marked && self.is_entered(&installed))
     }
-}
 
-/// Whether the chain is there that kube-proxy looks for.
-fn is_marked(there: &dyn Inventory) -> bool {
-    there.has(Table::Mangle, &names::CANARY.to_string())
-}
+    /// Whether the chain is there that kube-proxy looks for.
+    fn is_marked(&self, there: &dyn Inventory) -> bool {
+        let canary = self.layout.canary;
+        canary.is_none_or(|chain| there.has(Table::Mangle, chain.as_str()))
+    }
 
-/// Whether our chains are led to. A flush may leave chains alone, so their being there says
-/// nothing. A jump says that where it leads to is there, too.
-fn is_entered(there: &dyn Inventory) -> bool {
-    statics::jumps()
-        .iter()
-        .filter(|(table, from, _)| ENTRIES.contains(&(*table, *from)))
-        .all(|(table, from, rule)| there.count((*table, from), rule) > 0)
+    /// Whether our chains are led to. A flush may leave chains alone, so their being there says
+    /// nothing. A jump says that where it leads to is there, too.
+    fn is_entered(&self, there: &dyn Inventory) -> bool {
+        let jumps = self.layout.jumps.iter();
+        jumps
+            .filter(|jump| self.layout.inspected.contains(&(jump.table, jump.from)))
+            .all(|jump| there.count((jump.table, jump.from), &jump.rule) > 0)
+    }
 }

@@ -4,10 +4,10 @@
 
 use ferrule_kernel::xt::Table;
 
+use super::base_chains::is_entry;
 use super::document::{Document, Step};
 use super::ruleset::{Drawing, Ruleset, Statics};
 use crate::RuleCount;
-use crate::iptables::names::Chain;
 
 /// Rules by table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,9 @@ impl Census {
     /// Of everything.
     pub fn of(ruleset: &Ruleset) -> Self {
         let mut census = Self::of_statics(&ruleset.statics);
-        for (shared, ranks) in &ruleset.shared {
+        for ((table, _), ranks) in &ruleset.shared {
             let rules = ranks.values().map(Vec::len).sum();
-            census.count(shared.table(), rules);
+            census.count(*table, rules);
         }
         let chains = ruleset.chains.values();
         census.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
@@ -32,18 +32,17 @@ impl Census {
     /// Of what does not depend on Services.
     pub fn of_statics(statics: &Statics) -> Self {
         let mut census = Self::default();
-        for ((table, _), rules) in &statics.chains {
+        for ((table, _), rules) in statics {
             census.count(*table, rules.len());
         }
-        census.count(Table::Nat, statics.tail.len());
         census
     }
 
     /// Of one Service port.
     pub fn of_drawing(drawing: &Drawing) -> Self {
         let mut census = Self::default();
-        for ((shared, _), rules) in &drawing.shared {
-            census.count(shared.table(), rules.len());
+        for (((table, _), _), rules) in &drawing.shared {
+            census.count(*table, rules.len());
         }
         census.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
         census
@@ -54,8 +53,8 @@ impl Census {
         let mut census = Self::default();
         for (table, step) in document.rules() {
             match step {
-                // A jump from a chain that is not ours.
-                Step::Insert(Chain::Fixed(name), ..) if !name.starts_with("KUBE-") => {}
+                // A jump to ours, not one of ours.
+                Step::Append(chain, _) | Step::Insert(chain, ..) if is_entry(chain.as_str()) => {}
                 Step::Append(..) | Step::Insert(..) => census.count(table, 1),
                 _ => {}
             }

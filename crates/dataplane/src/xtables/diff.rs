@@ -1,121 +1,79 @@
 //! What to write so that the tables become as drawn.
 //!
-//! [`whole`] compares everything with what is installed. [`delta`] compares two drawings of what
+//! [`full`] compares everything with what is installed. [`delta`] compares two drawings of what
 //! changed and costs what changed: chains of Service ports are written anew, and in chains that
 //! all share single rules come and go.
 
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
 
 use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
+use super::chain::{Chain, TableChain};
 use super::document::{Document, Stage, Step};
 use super::installed::Inventory;
+use super::layout::{Fixed, Jump, Layout, Position};
 use super::rule::Rule;
-use super::ruleset::{Drawing, Rank, Roster, Ruleset, Statics};
-use crate::iptables::names::{self, Chain, Shared};
-use crate::iptables::statics;
+use super::ruleset::{Drawing, Rank, RuleIndex, Ruleset, Statics};
 
 /// More Service ports than this in one chain, and writing the chain anew is cheaper.
 const MOST_EDITS: usize = 64;
 
-/// Fixed chains, in the order in which kube-proxy names them.
-pub const FIXED: [(Table, &[Chain]); 3] = [
-    (Table::Mangle, &[names::CANARY]),
-    (
-        Table::Filter,
-        &[
-            names::SERVICES,
-            names::EXTERNAL_SERVICES,
-            names::FORWARD,
-            names::NODE_PORTS,
-            names::PROXY_FIREWALL,
-            names::FIREWALL,
-            names::CANARY,
-        ],
-    ),
-    (
-        Table::Nat,
-        &[
-            names::SERVICES,
-            names::NODE_PORTS,
-            names::POSTROUTING,
-            names::MARK_MASQ,
-            names::CANARY,
-        ],
-    ),
-];
-
 /// Leads from what is installed to what is wanted.
-pub fn whole(installed: &dyn Inventory, wanted: &Ruleset) -> Document {
+pub fn full(layout: &Layout, installed: &dyn Inventory, wanted: &Ruleset) -> Document {
     let mut document = Document::default();
-    for (table, chains) in FIXED {
-        let mut stage = Stage::new(table);
-        for chain in chains {
+    for (table, chains) in layout.fixed {
+        let mut stage = Stage::new(*table);
+        for chain in *chains {
             fixed(&mut stage, *chain, installed, wanted);
         }
-        for (at, from, rule) in statics::jumps() {
-            if at == table && installed.count((table, from), &rule) == 0 {
-                let step = Step::Insert(Chain::Fixed(from), 1, rule);
-                stage.rules.push((None, step));
-            }
+        let jumps = layout.jumps.iter().filter(|jump| jump.table == *table);
+        for jump in jumps.filter(|jump| installed.count((*table, jump.from), &jump.rule) == 0) {
+            stage.rules.push((None, add(jump)));
         }
-        if table == Table::Nat {
-            own(&mut stage, installed, wanted);
-        }
+        generated(&mut stage, layout, installed, wanted);
         document.push(stage);
     }
     document
 }
 
-/// One chain that is there once.
-fn fixed(stage: &mut Stage, chain: Chain, installed: &dyn Inventory, wanted: &Ruleset) {
-    let table = stage.table;
-    let name = chain.to_string();
-    let shared = Shared::ALL
-        .into_iter()
-        .find(|shared| (shared.table(), shared.chain()) == (table, chain));
-    let rules: Vec<(Option<&PortKey>, &Rule)> = match shared {
-        Some(shared) => shared_rules(shared, wanted),
-        None => match wanted.statics.chains.get(&(table, chain)) {
-            Some(rules) => rules.iter().map(|rule| (None, rule)).collect(),
-            // What is in it is not ours to say.
-            None if installed.has(table, &name) => return,
-            None => Vec::new(),
-        },
-    };
-    let mut plain = rules.iter().map(|(_, rule)| *rule);
-    if !installed.holds((table, &name), &mut plain) {
-        stage.rewrite(chain, rules);
+/// Adds a jump that is missing.
+fn add(jump: &Jump) -> Step {
+    let (from, rule) = (Chain::new(jump.from), jump.rule.clone());
+    match jump.position {
+        Position::First => Step::Insert(from, 1, rule),
+        Position::Last => Step::Append(from, rule),
     }
 }
 
-/// All rules of a shared chain, in order.
-fn shared_rules(shared: Shared, wanted: &Ruleset) -> Vec<(Option<&PortKey>, &Rule)> {
-    let ranks = wanted.shared.get(&shared).into_iter().flatten();
-    let mut rules: Vec<_> = ranks
-        .flat_map(|(rank, rules)| rules.iter().map(move |rule| (Some(&rank.key), rule)))
-        .collect();
-    if shared == Shared::Services {
-        rules.extend(wanted.statics.tail.iter().map(|rule| (None, rule)));
+/// One chain that exists once.
+fn fixed(stage: &mut Stage, fixed: Fixed, installed: &dyn Inventory, wanted: &Ruleset) {
+    let at = (stage.table, fixed.chain);
+    let name = (stage.table, fixed.chain.as_str());
+    let is_ours = fixed.shared || wanted.statics.contains_key(&at);
+    if !is_ours && installed.has(name.0, name.1) {
+        // What is in it is not ours to say.
+        return;
     }
-    rules
+    let rules = wanted.shared_rules(at);
+    if !installed.holds(name, &mut rules.iter().map(|(_, rule)| *rule)) {
+        stage.rewrite(fixed.chain, rules);
+    }
 }
 
 /// Chains of Service ports.
-fn own(stage: &mut Stage, installed: &dyn Inventory, wanted: &Ruleset) {
-    let mut known = BTreeSet::new();
-    for (chain, (key, rules)) in &wanted.chains {
-        let name = chain.to_string();
-        if !installed.holds((Table::Nat, &name), &mut rules.iter()) {
-            stage.rewrite(*chain, rules.iter().map(|rule| (Some(key), rule)));
+fn generated(stage: &mut Stage, layout: &Layout, installed: &dyn Inventory, wanted: &Ruleset) {
+    let table = stage.table;
+    for (chain, (key, rules)) in layout.in_order(table, &wanted.chains) {
+        if !installed.holds((table, chain.as_str()), &mut rules.iter()) {
+            stage.rewrite(chain, rules.iter().map(|rule| (Some(key), rule)));
         }
-        known.insert(name);
     }
-    for chain in installed.chains(Table::Nat) {
-        if names::is_own(chain) && !known.contains(chain) {
-            stage.remove(chain);
+    for name in installed.chains(table) {
+        let is_wanted =
+            || Chain::try_new(name).is_some_and(|chain| wanted.chains.contains_key(&chain));
+        if layout.is_generated(table, name) && !is_wanted() {
+            stage.remove(name);
         }
     }
 }
@@ -133,18 +91,18 @@ pub struct Redrawn {
 
 impl Redrawn {
     /// Whether its rules in a shared chain are others.
-    fn touches(&self, shared: Shared) -> bool {
-        [false, true].into_iter().any(|shadowed| {
-            self.before.rules(shared, shadowed) != self.after.rules(shared, shadowed)
-        })
+    fn touches(&self, at: TableChain) -> bool {
+        [false, true]
+            .into_iter()
+            .any(|shadowed| self.before.rules(at, shadowed) != self.after.rules(at, shadowed))
     }
 
     /// Whether a rule is, or comes to be, in both parts of a shared chain. Of two equal rules the
     /// first is deleted, which then might be the wrong one.
-    fn crosses(&self, shared: Shared) -> bool {
+    fn crosses(&self, at: TableChain) -> bool {
         let part = |shadowed| {
-            let before = self.before.rules(shared, shadowed);
-            before.iter().chain(self.after.rules(shared, shadowed))
+            let before = self.before.rules(at, shadowed);
+            before.iter().chain(self.after.rules(at, shadowed))
         };
         part(true).any(|rule| part(false).any(|other| rule == other))
     }
@@ -157,22 +115,24 @@ impl Redrawn {
     }
 
     /// Notes how many rules it has in a shared chain.
-    fn count(&self, shared: Shared, roster: &mut Roster) {
+    fn count(&self, at: TableChain, index: &mut RuleIndex) {
         for shadowed in [false, true] {
-            let count = self.after.rules(shared, shadowed).len();
-            roster.set(shared, self.rank(shadowed), count);
+            let count = self.after.rules(at, shadowed).len();
+            index.set(at, self.rank(shadowed), count);
         }
     }
 }
 
-/// Leads from one picture to the next. `roster` says where rules are, and is brought up to date;
+/// Leads from one picture to the next. `index` says where rules are, and is brought up to date;
 /// `all` draws everything, for chains in which too much changed.
 ///
-/// Refusals come before the addresses they speak of lose their endpoints, and go after they have
-/// found some: there is no moment in which an address is neither answered nor refused.
+/// Rules of the filter table come first and go last: an address is refused before it loses its
+/// endpoints, and until it has found some, so that there is no moment in which it is neither
+/// answered nor refused.
 pub fn delta(
+    layout: &Layout,
     redrawn: &[Redrawn],
-    roster: &mut Roster,
+    index: &mut RuleIndex,
     (old, new): (&Statics, &Statics),
     all: impl FnOnce() -> Ruleset,
 ) -> Document {
@@ -181,37 +141,24 @@ pub fn delta(
     let mut nat = Stage::new(Table::Nat);
     let mut late = Stage::new(Table::Filter);
     for change in redrawn {
-        chains(&mut nat, change);
+        chains(&mut nat, layout, change);
     }
-    for shared in Shared::ALL {
-        let changed = redrawn.iter().filter(|change| change.touches(shared));
-        let changed: Vec<&Redrawn> = changed.collect();
-        let (stage, after) = match shared.table() {
+    for (table, fixed) in layout.fixed() {
+        let stages = match table {
             Table::Nat => (&mut nat, None),
-            Table::Filter | Table::Mangle => (&mut early, Some(&mut late)),
+            Table::Filter => (&mut early, Some(&mut late)),
+            // Only the canary is there.
+            Table::Mangle => continue,
         };
-        let crossing = changed.iter().any(|change| change.crosses(shared));
-        if crossing || changed.len() > MOST_EDITS {
-            stage.rewrite(shared.chain(), shared_rules(shared, &all));
-            for change in changed {
-                change.count(shared, roster);
-            }
-            continue;
-        }
-        let edits = Edits::collect(shared, &changed, roster);
-        stage.rules.extend(edits.inserts);
-        after.unwrap_or(stage).rules.extend(edits.deletes);
-        if shared == Shared::Services && old.tail != new.tail {
-            let chain = shared.chain();
-            let gone = old
-                .tail
-                .iter()
-                .map(|rule| Step::Delete(chain, rule.clone()));
-            let come = new
-                .tail
-                .iter()
-                .map(|rule| Step::Append(chain, rule.clone()));
-            nat.rules.extend(gone.chain(come).map(|step| (None, step)));
+        let at = (table, fixed.chain);
+        let statics = (old.get(&at), new.get(&at));
+        if fixed.shared {
+            shared(stages, at, redrawn, index, statics, &all);
+        } else if let (before, Some(after)) = statics
+            && before != Some(after)
+        {
+            let rules = after.iter().map(|rule| (None, rule));
+            stages.0.rewrite(fixed.chain, rules);
         }
     }
     let mut document = Document::default();
@@ -221,16 +168,58 @@ pub fn delta(
     document
 }
 
+/// A chain that Service ports share. What goes is deleted in the second stage, if there is one.
+fn shared(
+    (stage, late): (&mut Stage, Option<&mut Stage>),
+    at: TableChain,
+    redrawn: &[Redrawn],
+    index: &mut RuleIndex,
+    (old, new): (Option<&Vec<Rule>>, Option<&Vec<Rule>>),
+    all: &LazyCell<Ruleset, impl FnOnce() -> Ruleset>,
+) {
+    let changed = redrawn.iter().filter(|change| change.touches(at));
+    let changed: Vec<&Redrawn> = changed.collect();
+    let crossing = changed.iter().any(|change| change.crosses(at));
+    if crossing || changed.len() > MOST_EDITS {
+        stage.rewrite(at.1, all.shared_rules(at));
+        for change in changed {
+            change.count(at, index);
+        }
+        return;
+    }
+    let edits = Edits::collect(at, &changed, index);
+    stage.rules.extend(edits.inserts);
+    let stage = late.unwrap_or(stage);
+    stage.rules.extend(edits.deletes);
+    if old != new {
+        stage.rules.extend(replace(at.1, old, new));
+    }
+}
+
+/// Replaces the last rules of a shared chain.
+fn replace<'r>(
+    chain: Chain,
+    old: impl IntoIterator<Item = &'r Vec<Rule>>,
+    new: impl IntoIterator<Item = &'r Vec<Rule>>,
+) -> impl Iterator<Item = (Option<PortKey>, Step)> {
+    let gone = old.into_iter().flatten();
+    let gone = gone.map(move |rule| Step::Delete(chain, rule.clone()));
+    let come = new.into_iter().flatten();
+    let come = come.map(move |rule| Step::Append(chain, rule.clone()));
+    gone.chain(come).map(|step| (None, step))
+}
+
 /// Chains of one Service port that came, changed or went.
-fn chains(stage: &mut Stage, change: &Redrawn) {
-    for (chain, rules) in &change.after.chains {
-        if change.before.chains.get(chain) != Some(rules) {
-            stage.rewrite(*chain, rules.iter().map(|rule| (Some(&change.key), rule)));
+fn chains(stage: &mut Stage, layout: &Layout, change: &Redrawn) {
+    let (before, after) = (&change.before.chains, &change.after.chains);
+    for (chain, rules) in layout.in_order(stage.table, after) {
+        if before.get(&chain) != Some(rules) {
+            stage.rewrite(chain, rules.iter().map(|rule| (Some(&change.key), rule)));
         }
     }
-    for chain in change.before.chains.keys() {
-        if !change.after.chains.contains_key(chain) {
-            stage.remove(&chain.to_string());
+    for (chain, _) in layout.in_order(stage.table, before) {
+        if !after.contains_key(&chain) {
+            stage.remove(chain.as_str());
         }
     }
 }
@@ -243,21 +232,21 @@ struct Edits {
 }
 
 impl Edits {
-    fn collect(shared: Shared, changed: &[&Redrawn], roster: &mut Roster) -> Self {
+    fn collect(at: TableChain, changed: &[&Redrawn], index: &mut RuleIndex) -> Self {
         let mut edits = Self::default();
         for shadowed in [false, true] {
             for change in changed {
-                let before = change.before.rules(shared, shadowed);
-                let after = change.after.rules(shared, shadowed);
+                let before = change.before.rules(at, shadowed);
+                let after = change.after.rules(at, shadowed);
                 let rank = change.rank(shadowed);
-                let start = roster.start(shared, &rank);
-                let merged = edits.merge(shared.chain(), &change.key, start, before, after);
+                let start = index.start(at, &rank);
+                let merged = edits.merge(at.1, &change.key, start, before, after);
                 // Deletions come last, so the rules behind these stand after all of them.
-                roster.set(shared, rank, merged);
+                index.set(at, rank, merged);
             }
         }
         for change in changed {
-            change.count(shared, roster);
+            change.count(at, index);
         }
         edits
     }
@@ -295,3 +284,6 @@ impl Edits {
         now.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
+use super::chain::Chain;
 use super::rule::{Part, Rule};
-use crate::iptables::names::Chain;
 
 /// One change; one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -179,10 +179,8 @@ impl Encoder {
             Part::State(states) => Extension::conntrack(bits(states)?, false),
             Part::StateNot(states) => Extension::conntrack(bits(states)?, true),
             Part::OneIn(count) => Extension::random(times_in_31_bits(*count)),
-            Part::Remembered(list, seconds) => {
-                Extension::recent(&list.to_string(), Recent::Check(*seconds))?
-            }
-            Part::Remember(list) => Extension::recent(&list.to_string(), Recent::Set)?,
+            Part::Remembered(list, seconds) => Extension::recent(list, Recent::Check(*seconds))?,
+            Part::Remember(list) => Extension::recent(list, Recent::Set)?,
             Part::Count(counter) => Extension::count(counter)?,
             Part::Port(_)
             | Part::Source(_)
@@ -230,10 +228,7 @@ impl Encoder {
         let family = kernel_family(self.family);
         self.out.extend(match target {
             Target::None => None,
-            Target::Jump(chain) => {
-                let name = chain.to_string();
-                Some(Expr::Verdict(Verdict::Jump(name.into())))
-            }
+            Target::Jump(chain) => Some(Expr::Verdict(Verdict::Jump(chain.as_str().into()))),
             Target::Return => Some(Expr::Verdict(Verdict::Return)),
             Target::Accept => Some(Expr::Verdict(Verdict::Accept)),
             Target::Drop => Some(Expr::Verdict(Verdict::Drop)),

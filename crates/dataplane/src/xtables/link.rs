@@ -12,11 +12,12 @@ use ferrule_kernel::nft::{BatchError, Nft};
 use ferrule_kernel::xt::Table;
 
 use super::base_chains;
+use super::chain::Chain;
 use super::document::{Document, Stage, Step};
+use super::layout::Layout;
 use super::listing::Listing;
 use super::pack::{self, Known, Pack};
 use super::rows::Rows;
-use crate::iptables::names::Chain;
 use crate::{kernel_family, said};
 
 /// A conversation about one family's tables.
@@ -24,6 +25,7 @@ use crate::{kernel_family, said};
 pub struct Link {
     nft: Nft,
     family: Family,
+    layout: &'static Layout,
     /// Chains in which single rules came and went before, as we left them.
     rows: BTreeMap<(Table, Chain), Rows>,
 }
@@ -54,11 +56,12 @@ pub enum Snag {
 
 impl Link {
     /// Opens a conversation in the network namespace of the calling thread.
-    pub fn open(family: Family) -> io::Result<Self> {
+    pub fn open(family: Family, layout: &'static Layout) -> io::Result<Self> {
         let nft = Nft::open()?;
         Ok(Self {
             nft,
             family,
+            layout,
             rows: BTreeMap::new(),
         })
     }
@@ -71,20 +74,20 @@ impl Link {
     /// What is in the tables.
     pub fn list(&mut self) -> Result<Listing, Snag> {
         self.rows.clear();
-        Listing::read(&mut self.nft, self.family).map_err(unanswered)
+        Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 
     /// Makes all changes of a document, stage by stage. With a listing of what is there some of
     /// them need not be made.
     pub fn send(&mut self, document: &Document, listing: Option<&Listing>) -> Result<(), Snag> {
-        let family = self.family;
+        let (layout, family) = (self.layout, self.family);
         let mut view = View {
             link: self,
             listing,
         };
         for stage in document.stages() {
             view.link.forget(stage);
-            pack::packs(stage, family, &mut view, &mut |view, pack| {
+            pack::packs(layout, stage, family, &mut view, &mut |view, pack| {
                 view.link.commit(stage.table, pack)
             })?;
         }
@@ -107,7 +110,7 @@ impl Link {
         };
         for (chain, rows) in pack.rows {
             // Others change their chains as they like.
-            if !base_chains::is_entry(&chain.to_string())
+            if !base_chains::is_entry(chain.as_str())
                 && let Some(rows) = rows.settled(&commit.handles)
             {
                 self.rows.insert((table, chain), rows);
@@ -132,9 +135,9 @@ impl Known for View<'_> {
         if let Some(rows) = self.link.rows.remove(&(table, chain)) {
             return Ok(rows);
         }
-        let (family, name) = (kernel_family(self.link.family), chain.to_string());
-        let rules = self.link.nft.rules_of(family, table.as_str(), &name);
-        Ok(Rows::new(&name, rules.map_err(unanswered)?))
+        let (family, name) = (kernel_family(self.link.family), chain.as_str());
+        let rules = self.link.nft.rules_of(family, table.as_str(), name);
+        Ok(Rows::new(name, rules.map_err(unanswered)?))
     }
 }
 

@@ -7,11 +7,10 @@ use ferrule_kernel::nft::{Change, Expr, Object, Rule, Verdict};
 use ferrule_kernel::xt::Table;
 
 use super::base_chains::is_entry;
-use super::listing::is_ours;
-use crate::iptables::names;
+use super::layout::Layout;
 
 /// Whether our rules are not any more what we wrote.
-pub fn is_about_us(change: &Change) -> bool {
+pub fn is_about_us(layout: &Layout, change: &Change) -> bool {
     let Some(name) = change.object.table() else {
         return false;
     };
@@ -22,22 +21,22 @@ pub fn is_about_us(change: &Change) -> bool {
     match &change.object {
         Object::Table(_) => change.gone,
         Object::Chain(held) => {
-            change.gone && (is_entry(&held.object.name) || is_ours(table, &held.object.name))
+            change.gone && (is_entry(&held.object.name) || layout.owns(table, &held.object.name))
         }
-        Object::Rule(held) => concerns(table, &held.object, change.gone),
+        Object::Rule(held) => concerns(layout, table, &held.object, change.gone),
         _ => false,
     }
 }
 
 /// Whether a rule that came or went is ours, or stands among ours.
-fn concerns(table: Table, rule: &Rule, gone: bool) -> bool {
+fn concerns(layout: &Layout, table: Table, rule: &Rule, gone: bool) -> bool {
     if is_entry(&rule.chain) {
         let leads_to_us = rule
             .expressions
             .iter()
-            .any(|expr| matches!(expr, Expr::Verdict(Verdict::Jump(to)) if is_ours(table, to)));
+            .any(|expr| matches!(expr, Expr::Verdict(Verdict::Jump(to)) if layout.owns(table, to)));
         return gone && leads_to_us;
     }
     // What kubelet adds to its own chain is kubelet's affair.
-    is_ours(table, &rule.chain) && (gone || !names::FIREWALL.is(&rule.chain))
+    layout.owns(table, &rule.chain) && (gone || !layout.is_kubelets(table, &rule.chain))
 }

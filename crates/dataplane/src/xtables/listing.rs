@@ -13,16 +13,17 @@ use ferrule_kernel::socket::Transport;
 use ferrule_kernel::xt::Table;
 
 use super::base_chains::{is_entry, is_like};
+use super::encode;
 use super::installed::Inventory;
+use super::layout::Layout;
 use super::rule::Rule;
-use super::{diff, encode};
-use crate::iptables::names;
 use crate::kernel_family;
 
 /// What is in the tables.
 #[derive(Debug)]
 pub struct Listing {
     family: Family,
+    layout: &'static Layout,
     tables: BTreeSet<Table>,
     chains: BTreeMap<Table, BTreeMap<Name, Content>>,
 }
@@ -40,12 +41,17 @@ enum Content {
 
 impl Listing {
     /// Reads everything that is ours.
-    pub fn read<T: Transport>(nft: &mut Nft<T>, family: Family) -> Result<Self, RequestError> {
+    pub fn read<T: Transport>(
+        nft: &mut Nft<T>,
+        family: Family,
+        layout: &'static Layout,
+    ) -> Result<Self, RequestError> {
         let kernel = kernel_family(family);
         let found = nft.tables(kernel)?;
         let named = |name: &str| Table::ALL.into_iter().find(|table| table.as_str() == name);
         let mut listing = Self {
             family,
+            layout,
             tables: found.iter().filter_map(|held| named(&held.table)).collect(),
             chains: BTreeMap::new(),
         };
@@ -61,10 +67,12 @@ impl Listing {
     pub fn glance<T: Transport>(
         nft: &mut Nft<T>,
         family: Family,
+        layout: &'static Layout,
         chains: &[(Table, &str)],
     ) -> Result<Self, RequestError> {
         let mut listing = Self {
             family,
+            layout,
             tables: BTreeSet::new(),
             chains: BTreeMap::new(),
         };
@@ -85,7 +93,7 @@ impl Listing {
         name: Name,
     ) -> Result<(), RequestError> {
         let family = kernel_family(self.family);
-        let content = if is_ours(table, &name) {
+        let content = if self.layout.owns(table, &name) {
             Content::Ours(rules(nft, family, table, &name, |rule| {
                 digest(&rule.expressions)
             })?)
@@ -161,13 +169,6 @@ impl Inventory for Listing {
             .filter(|rule| wanted.as_ref().is_some_and(|wanted| is_like(rule, wanted)));
         alike.count()
     }
-}
-
-/// Whether a chain is ours, judging by its name.
-pub fn is_ours(table: Table, name: &str) -> bool {
-    let fixed = diff::FIXED.iter().filter(|(at, _)| *at == table);
-    let mut fixed = fixed.flat_map(|(_, chains)| *chains);
-    fixed.any(|chain| chain.is(name)) || (table == Table::Nat && names::is_own(name))
 }
 
 /// Whether two rules do the same; what they have counted does not matter.

@@ -11,14 +11,15 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nft::{self, Batch};
 use ferrule_kernel::xt::Table;
 
+use super::chain::Chain;
 use super::document::{Stage, Step};
 use super::installed::Inventory;
+use super::layout::Layout;
 use super::link::Snag;
 use super::listing::Listing;
 use super::rows::Rows;
 use super::rule::Rule;
 use super::{base_chains, encode};
-use crate::iptables::names::{self, Chain, Role};
 use crate::kernel_family;
 
 #[cfg(test)]
@@ -52,16 +53,18 @@ pub struct Pack<'d> {
 
 /// Turns a stage into transactions, and hands over one after the other.
 pub fn packs<'d, K: Known>(
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     known: &mut K,
     hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
 ) -> Result<(), Snag> {
-    packs_of(ENOUGH, stage, family, known, hand_over)
+    packs_of(ENOUGH, layout, stage, family, known, hand_over)
 }
 
 fn packs_of<'d, K: Known>(
     enough: usize,
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     known: &mut K,
@@ -69,6 +72,7 @@ fn packs_of<'d, K: Known>(
 ) -> Result<(), Snag> {
     let mut packer = Packer {
         enough,
+        layout,
         stage,
         family,
         pack: Pack::new(family, stage.table),
@@ -83,6 +87,7 @@ fn packs_of<'d, K: Known>(
 
 struct Packer<'d, 'h, K> {
     enough: usize,
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     pack: Pack<'d>,
@@ -148,9 +153,8 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             self.pack.nobodys(|batch| batch.add_table(&new));
         }
         for chain in self.declared() {
-            let name = chain.to_string();
-            if !listing.is_some_and(|listing| listing.has(table, &name)) {
-                let new = nft::Chain::new(name);
+            if !listing.is_some_and(|listing| listing.has(table, chain.as_str())) {
+                let new = nft::Chain::new(chain.as_str());
                 self.pack.nobodys(|batch| batch.ensure_chain(&new));
             }
         }
@@ -169,15 +173,15 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 rules.push(step);
             }
         }
-        order.sort_by_key(|chain| distance(*chain));
+        order.sort_by_cached_key(|chain| self.layout.depth((self.stage.table, *chain)));
         for chain in order {
-            let name = chain.to_string();
+            let name = chain.as_str();
             let listing = known.listing();
-            if listing.is_none_or(|listing| listing.has(self.stage.table, &name)) {
-                self.pack.nobodys(|batch| batch.flush_chain(&name));
+            if listing.is_none_or(|listing| listing.has(self.stage.table, name)) {
+                self.pack.nobodys(|batch| batch.flush_chain(name));
             }
             for (owner, step) in rules.remove(&chain).unwrap_or_default() {
-                self.append(&name, owner.as_ref(), step)?;
+                self.append(name, owner.as_ref(), step)?;
             }
             self.pause(known)?;
         }
@@ -207,10 +211,10 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             if matches!(step, Step::Append(..)) && declared.contains(chain) {
                 continue;
             }
-            let name = chain.to_string();
-            let rule = self.encode(&name, rule)?;
-            if base_chains::is_entry(&name) && matches!(step, Step::Insert(..)) {
-                self.enter(known, &name, &rule);
+            let name = chain.as_str();
+            let rule = self.encode(name, rule)?;
+            if base_chains::is_entry(name) && !matches!(step, Step::Delete(..)) {
+                self.enter(known, step, name, &rule);
                 continue;
             }
             let rows = match self.pack.rows.entry(*chain) {
@@ -218,20 +222,23 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 Entry::Vacant(place) => place.insert(known.rows(table, *chain)?),
             };
             rows.change(step, &rule, &mut self.pack.batch)
-                .ok_or(Snag::Changed(name))?;
+                .ok_or_else(|| Snag::Changed(name.to_owned()))?;
             self.pack.mark((owner.as_ref(), step.counts()));
         }
         self.pause(known)
     }
 
-    /// Puts a jump before everything else where packets enter.
-    fn enter(&mut self, known: &K, name: &str, rule: &nft::Rule) {
+    /// Puts a jump before or behind everything else where packets enter.
+    fn enter(&mut self, known: &K, step: &Step, name: &str, rule: &nft::Rule) {
         let listing = known.listing();
         let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
         if let (false, Some(chain)) = (there, base_chains::entry(self.stage.table, name)) {
             self.pack.nobodys(|batch| batch.ensure_chain(&chain));
         }
-        self.pack.nobodys(|batch| batch.insert_rule(rule));
+        self.pack.nobodys(|batch| match step {
+            Step::Append(..) => batch.add_rule(rule),
+            _ => batch.insert_rule(rule),
+        });
     }
 
     /// Chains that nothing leads to any more, but for each other.
@@ -249,18 +256,5 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             }
         }
         Ok(())
-    }
-}
-
-/// How far a chain is from where packets end: what is nearer is written first.
-fn distance(chain: Chain) -> u8 {
-    match chain {
-        Chain::Own(Role::Endpoint, _) => 1,
-        Chain::Own(Role::Cluster | Role::Local, _) => 2,
-        Chain::Own(Role::External, _) => 3,
-        Chain::Own(Role::Firewall, _) => 4,
-        names::NODE_PORTS => 5,
-        names::SERVICES => 6,
-        Chain::Fixed(_) => 0,
     }
 }

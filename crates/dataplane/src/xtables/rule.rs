@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferrule_core::model::{Family, Port, Protocol, format_socket};
 use ipnet::IpNet;
 
-use crate::iptables::names::Chain;
+use super::chain::Chain;
 
 /// One rule: when all parts hold, the target happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A remark.
-    Comment(String),
+    Comment(Box<str>),
     /// This protocol, and its own conditions.
     Protocol(Protocol),
     /// The destination port; behind a protocol.
@@ -57,10 +57,10 @@ pub enum Part {
     StateNot(&'static str),
     /// One time in so many.
     OneIn(u32),
-    /// The client was put on this chain's list within so many seconds.
-    Remembered(Chain, u32),
-    /// Puts the client on this chain's list.
-    Remember(Chain),
+    /// The client was put on this list within so many seconds.
+    Remembered(Box<str>, u32),
+    /// Puts the client on this list.
+    Remember(Box<str>),
     /// Counts the packet.
     Count(&'static str),
 }

@@ -3,54 +3,53 @@
 use std::collections::BTreeMap;
 
 use ferrule_core::model::PortKey;
-use ferrule_kernel::xt::Table;
 
+use super::chain::{Chain, TableChain};
 use super::rule::Rule;
-use crate::iptables::names::{Chain, Shared};
 
 /// Everything that is to be in the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// What does not depend on Services.
     pub statics: Statics,
-    /// What Services put into chains that they share.
-    pub shared: BTreeMap<Shared, BTreeMap<Rank, Vec<Rule>>>,
-    /// Chains of single Service ports, and whose they are.
+    /// What Service ports put into chains that they share.
+    pub shared: BTreeMap<TableChain, BTreeMap<Rank, Vec<Rule>>>,
+    /// Generated chains, and whose they are.
     pub chains: BTreeMap<Chain, (PortKey, Vec<Rule>)>,
 }
 
-/// Where in a shared chain the rules of a Service port stand. Those for addresses that somebody
-/// else holds stand behind all others, so that the holder is found first.
+/// Where in a shared chain the rules of a Service port stand. Those for addresses that another
+/// Service holds stand behind all others, so that the holder is found first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// The address belongs to somebody else.
+    /// Another Service holds the address.
     pub shadowed: bool,
     /// Whose rules.
     pub key: PortKey,
 }
 
-/// What does not depend on Services.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statics {
-    /// Chains with all their rules.
-    pub chains: BTreeMap<(Table, Chain), Vec<Rule>>,
-    /// The last rules of [`Shared::Services`].
-    pub tail: Vec<Rule>,
-}
+/// Rules that do not depend on Services, by chain. In a shared chain they stand behind all others.
+/// A fixed chain that is neither here nor shared is only made to exist.
+pub type Statics = BTreeMap<TableChain, Vec<Rule>>;
 
 /// What one Service port puts into the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawing {
-    /// Rules in shared chains.
-    pub shared: BTreeMap<(Shared, bool), Vec<Rule>>,
-    /// Chains of this Service port alone.
+    /// Rules in shared chains, and whether they are [shadowed](Rank::shadowed).
+    pub shared: BTreeMap<(TableChain, bool), Vec<Rule>>,
+    /// Generated chains of this Service port alone.
     pub chains: BTreeMap<Chain, Vec<Rule>>,
 }
 
 impl Drawing {
+    /// Adds a rule to a shared chain.
+    pub fn add(&mut self, chain: TableChain, shadowed: bool, rule: Rule) {
+        self.shared.entry((chain, shadowed)).or_default().push(rule);
+    }
+
     /// Its rules in one part of a shared chain.
-    pub fn rules(&self, shared: Shared, shadowed: bool) -> &[Rule] {
-        let rules = self.shared.get(&(shared, shadowed));
+    pub fn rules(&self, chain: TableChain, shadowed: bool) -> &[Rule] {
+        let rules = self.shared.get(&(chain, shadowed));
         rules.map_or(&[], Vec::as_slice)
     }
 }
@@ -58,33 +57,42 @@ impl Drawing {
 impl Ruleset {
     /// Adds what one Service port puts into the tables.
     pub fn add(&mut self, key: &PortKey, drawing: Drawing) {
-        for ((shared, shadowed), rules) in drawing.shared {
+        for ((chain, shadowed), rules) in drawing.shared {
             let rank = Rank {
                 shadowed,
                 key: key.clone(),
             };
-            self.shared.entry(shared).or_default().insert(rank, rules);
+            self.shared.entry(chain).or_default().insert(rank, rules);
         }
         for (chain, rules) in drawing.chains {
             self.chains.insert(chain, (key.clone(), rules));
         }
     }
+
+    /// All rules of a shared chain in order, and whose they are.
+    pub fn shared_rules(&self, chain: TableChain) -> Vec<(Option<&PortKey>, &Rule)> {
+        let ranks = self.shared.get(&chain).into_iter().flatten();
+        let owned =
+            ranks.flat_map(|(rank, rules)| rules.iter().map(move |rule| (Some(&rank.key), rule)));
+        let statics = self.statics.get(&chain).into_iter().flatten();
+        owned.chain(statics.map(|rule| (None, rule))).collect()
+    }
 }
 
 /// How many rules each Service port has in each shared chain: enough to know where a rule is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roster(BTreeMap<Shared, BTreeMap<Rank, usize>>);
+pub struct RuleIndex(BTreeMap<TableChain, BTreeMap<Rank, usize>>);
 
-impl Roster {
+impl RuleIndex {
     /// Where the rules of this rank begin, from 0.
-    pub fn start(&self, shared: Shared, rank: &Rank) -> usize {
-        let counts = self.0.get(&shared);
+    pub fn start(&self, chain: TableChain, rank: &Rank) -> usize {
+        let counts = self.0.get(&chain);
         counts.map_or(0, |counts| counts.range(..rank).map(|(_, n)| n).sum())
     }
 
     /// From now on there are so many.
-    pub fn set(&mut self, shared: Shared, rank: Rank, count: usize) {
-        let counts = self.0.entry(shared).or_default();
+    pub fn set(&mut self, chain: TableChain, rank: Rank, count: usize) {
+        let counts = self.0.entry(chain).or_default();
         if count == 0 {
             counts.remove(&rank);
         } else {
@@ -94,12 +102,12 @@ impl Roster {
 
     /// What this is when everything is as drawn.
     pub fn of(ruleset: &Ruleset) -> Self {
-        let mut roster = Self::default();
-        for (shared, ranks) in &ruleset.shared {
+        let mut index = Self::default();
+        for (chain, ranks) in &ruleset.shared {
             for (rank, rules) in ranks {
-                roster.set(*shared, rank.clone(), rules.len());
+                index.set(*chain, rank.clone(), rules.len());
             }
         }
-        roster
+        index
     }
 }

@@ -12,6 +12,7 @@ use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
 use super::counts::Census;
 use super::document::Document;
 use super::installed::{Installed, Inventory};
+use super::layout::Layout;
 use super::link::{Link, Snag};
 
 /// What the direct way is called where a program would be named.
@@ -21,6 +22,7 @@ const DIRECTLY: &str = "nf_tables";
 #[derive(Debug)]
 pub struct Tables {
     family: Family,
+    layout: &'static Layout,
     xt: Xt,
     /// The direct way, in the nft flavour.
     link: Option<Link>,
@@ -104,18 +106,24 @@ impl Failure {
 
 impl Tables {
     /// The tables in the network namespace of the calling thread.
-    pub fn new(family: Family, xt: Xt) -> Self {
+    pub fn new(family: Family, layout: &'static Layout, xt: Xt) -> Self {
         let link = match xt.flavour() {
-            Flavour::Nft => Link::open(family).ok(),
+            Flavour::Nft => Link::open(family, layout).ok(),
             Flavour::Legacy => None,
         };
-        Self { family, xt, link }
+        Self {
+            family,
+            layout,
+            xt,
+            link,
+        }
     }
 
     /// The same, spoken to by programs alone: in whichever namespace the calling thread is.
     pub fn by_programs(&self) -> Self {
         Self {
             family: self.family,
+            layout: self.layout,
             xt: self.xt.clone(),
             link: None,
         }
@@ -164,7 +172,7 @@ impl Tables {
         for table in Table::ALL {
             match self.xt.save(table) {
                 Ok(saved) => drop(texts.insert(table, saved)),
-                Err(XtError::Missing { .. }) if is_dispensable(table) => {}
+                Err(XtError::Missing { .. }) if self.layout.can_do_without(table) => {}
                 Err(error) => return Err(Failure::unwritten(error)),
             }
         }
@@ -205,11 +213,6 @@ fn settle_directly(
     let document = plan(&listing);
     link.send(&document, Some(&listing))?;
     Ok(Sent::of(&document))
-}
-
-/// Whether Services work without this table: only the canary lives there.
-pub const fn is_dispensable(table: Table) -> bool {
-    matches!(table, Table::Mangle)
 }
 
 /// The machine's settings could not be read.

@@ -1,11 +1,10 @@
 //! How steps are distributed over transactions, and what becomes of them.
 
-use ferrule_core::model::{Protocol, ServiceKey};
 use ferrule_kernel::nft::Held;
 
 use super::super::rule::{Part, Target};
+use super::super::sample::{LAYOUT, MARK, SERVICES, key, to};
 use super::*;
-use crate::iptables::names::{MARK_MASQ, Names, SERVICES};
 
 /// Knows what it is told.
 #[derive(Default)]
@@ -21,29 +20,20 @@ impl Known for Told {
     }
 }
 
-fn key(name: &str) -> PortKey {
-    PortKey {
-        service: ServiceKey::new("demo", name),
-        name: "".into(),
-        protocol: Protocol::Tcp,
-    }
-}
-
 /// A Service's chain that leads to that of its endpoint.
 fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
-    let names = Names::new(key);
-    let chooser = names.chain(Role::Cluster);
-    let endpoint = names.chain(Role::Endpoint);
-    let to = |chain| Rule::new([], Target::Jump(chain));
+    let name = key.service.name();
+    let chooser = Chain::generated("KUBE-SVC-", name);
+    let endpoint = Chain::generated("KUBE-SEP-", name);
     stage.rewrite(chooser, [(Some(key), &to(endpoint))]);
-    stage.rewrite(endpoint, [(Some(key), &to(MARK_MASQ))]);
+    stage.rewrite(endpoint, [(Some(key), &to(MARK))]);
     to(chooser)
 }
 
 /// What each transaction does, in words.
 fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, Snag> {
     let mut all = Vec::new();
-    packs_of(enough, stage, Family::V4, told, &mut |_, pack| {
+    packs_of(enough, &LAYOUT, stage, Family::V4, told, &mut |_, pack| {
         assert_eq!(pack.batch.len(), pack.marks.len());
         let steps = 0..pack.batch.len();
         all.push(steps.map(|step| pack.batch.describe(step)).collect());
@@ -58,7 +48,7 @@ fn what_is_led_to_is_written_before_what_leads_there() {
     let one = key("one");
     let way = pair(&mut stage, &one);
     stage.rewrite(SERVICES, [(Some(&one), &way)]);
-    stage.rewrite(MARK_MASQ, [(None, &Rule::new([], Target::SetMark(1)))]);
+    stage.rewrite(MARK, [(None, &Rule::new([], Target::SetMark(1)))]);
     stage.remove("KUBE-SVC-OLD");
     let whole = described(usize::MAX, &stage, &mut Told::default()).unwrap();
     let [whole] = &whole[..] else {
@@ -87,6 +77,37 @@ fn what_is_led_to_is_written_before_what_leads_there() {
     }
 }
 
+#[test]
+fn jumps_are_added_before_or_behind_all_rules_of_a_base_chain() {
+    let mut stage = Stage::new(Table::Nat);
+    let prerouting = Chain::new("PREROUTING");
+    stage.rules = vec![
+        (None, Step::Insert(prerouting, 1, to(SERVICES))),
+        (None, Step::Append(prerouting, to(MARK))),
+    ];
+    let base = base_chains::entry(Table::Nat, "PREROUTING").unwrap();
+    let rule = |rule| encode::rule(&rule, "PREROUTING", Family::V4).unwrap();
+    let mut wanted = Batch::new(kernel_family(Family::V4), "nat");
+    wanted.ensure_chain(&base);
+    wanted.insert_rule(&rule(to(SERVICES)));
+    wanted.ensure_chain(&base);
+    wanted.add_rule(&rule(to(MARK)));
+    let mut batches = Vec::new();
+    let family = Family::V4;
+    packs(
+        &LAYOUT,
+        &stage,
+        family,
+        &mut Told::default(),
+        &mut |_, pack| {
+            batches.push(format!("{:?}", pack.batch));
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(batches, [format!("{wanted:?}")]);
+}
+
 fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
     Held {
         handle,
@@ -97,7 +118,7 @@ fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
 
 #[test]
 fn single_rules_come_and_go_where_they_stand() {
-    let rule = |text: &str| Rule::new([Part::Comment(text.to_owned())], Target::Accept);
+    let rule = |text: &str| Rule::new([Part::Comment(text.into())], Target::Accept);
     let told = || {
         Told(vec![
             row(7, &rule("a")),
@@ -138,7 +159,7 @@ fn single_rules_come_and_go_where_they_stand() {
 #[test]
 fn what_cannot_be_said_is_beyond_us() {
     let mut stage = Stage::new(Table::Nat);
-    let long = Rule::new([Part::Comment("x".repeat(256))], Target::Accept);
+    let long = Rule::new([Part::Comment("x".repeat(256).into())], Target::Accept);
     stage.rewrite(SERVICES, [(None, &long)]);
     let result = described(usize::MAX, &stage, &mut Told::default());
     assert!(matches!(result, Err(Snag::Beyond)));
