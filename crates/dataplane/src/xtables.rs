@@ -3,7 +3,12 @@
 //! In: chains and rules that a mode draws. Out: what differs, as transactions of `nf_tables` where
 //! that is the flavour, or as text for `iptables-restore`. `diff` turns two drawings, or a drawing
 //! and what is there, into steps; `pack` makes transactions of them, `document` text; `tables` sends
-//! them.
+//! them. A [`Layout`](layout::Layout) says which chains a mode has; the engine knows of no mode.
+
+use ferrule_core::model::Family;
+use ferrule_kernel::xt::{Xt, XtError};
+
+use crate::kernel_family;
 
 pub(crate) mod base_chains;
 pub(crate) mod canary;
@@ -12,6 +17,7 @@ pub(crate) mod counts;
 pub(crate) mod diff;
 pub(crate) mod document;
 pub(crate) mod encode;
+pub(crate) mod error;
 pub(crate) mod installed;
 pub(crate) mod layout;
 pub(crate) mod link;
@@ -25,3 +31,12 @@ pub(crate) mod ruleset;
 #[cfg(test)]
 mod sample;
 pub(crate) mod tables;
+
+/// Chains that kubelet makes in its flavour of iptables, by which others find out which one that is.
+const KUBELET_HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+
+/// Opens iptables in the network namespace of the calling thread, in kubelet's flavour where kubelet
+/// has left a hint.
+pub fn open(family: Family) -> Result<Xt, XtError> {
+    Xt::open(kernel_family(family), &KUBELET_HINTS)
+}

@@ -92,6 +92,18 @@ pub enum XtError {
     },
 }
 
+impl XtError {
+    /// The program that failed.
+    pub fn program(&self) -> &str {
+        match self {
+            Self::Unusable { program, .. }
+            | Self::Missing { program, .. }
+            | Self::Locked { program, .. }
+            | Self::Refused { program, .. } => program,
+        }
+    }
+}
+
 /// A conversation with one family's iptables.
 #[derive(Clone, Debug)]
 pub struct Xt {
@@ -112,26 +124,23 @@ struct Programs {
 /// What a lock is waited for, in seconds.
 const PATIENCE: &str = "5";
 
-/// Chains that kubelet makes in its flavour, so that others find out which one that is.
-const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
-
 impl Xt {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
-    /// Where kubelet has left a hint about its flavour, in whichever family, that one is used, as
-    /// in kube-proxy's image; otherwise whatever `iptables` is.
+    /// The flavour is the one whose mangle table has a chain of these names, in whichever family;
+    /// otherwise that of `iptables`.
     ///
     /// # Errors
     /// There are no such programs, or they do not work here.
-    pub fn open(family: Family) -> Result<Self, XtError> {
-        Self::open_in(None, family)
+    pub fn open(family: Family, hints: &[&str]) -> Result<Self, XtError> {
+        Self::open_in(None, family, hints)
     }
 
     /// The same with programs from this folder.
     ///
     /// # Errors
     /// See [`Xt::open`].
-    pub fn open_in(folder: Option<&Path>, family: Family) -> Result<Self, XtError> {
+    pub fn open_in(folder: Option<&Path>, family: Family, hints: &[&str]) -> Result<Self, XtError> {
         let plain = Programs {
             folder: folder.map(Path::to_owned),
             family,
@@ -149,7 +158,7 @@ impl Xt {
                     family,
                     ..programs.clone()
                 });
-                both.any(|programs| programs.has_hint())
+                both.any(|programs| programs.has_hint(hints))
             });
         Self::with(hinted.unwrap_or(plain))
     }
@@ -182,6 +191,11 @@ impl Xt {
                 message: "the nat table cannot be used".to_owned(),
             }),
         }
+    }
+
+    /// Which version of iptables it is, and of which flavour.
+    pub const fn version(&self) -> &Version {
+        &self.version
     }
 
     /// Which flavour it is.
@@ -260,16 +274,19 @@ impl Programs {
         child::run(&name, &path, arguments, input)
     }
 
-    /// Whether kubelet uses this flavour.
-    fn has_hint(&self) -> bool {
+    /// Whether this flavour has one of these chains.
+    fn has_hint(&self, hints: &[&str]) -> bool {
+        if hints.is_empty() {
+            return false;
+        }
         // Asking the old flavour for a table would bring the table about.
         if self.variant == "-legacy" && !self.has_old_mangle() {
             return false;
         }
         let saved = self.run("-save", &["-t", Table::Mangle.as_str()], "");
         saved.is_ok_and(|text| {
-            let mut lines = text.lines();
-            lines.any(|line| HINTS.iter().any(|hint| line.starts_with(hint)))
+            let mut chains = text.lines().filter_map(|line| line.strip_prefix(':'));
+            chains.any(|line| hints.contains(&line.split(' ').next().unwrap_or(line)))
         })
     }
 
@@ -341,7 +358,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let folder = Path::new("/nonexistent");
-        let error = Xt::open_in(Some(folder), Family::V6).unwrap_err();
+        let error = Xt::open_in(Some(folder), Family::V6, &[]).unwrap_err();
         assert_eq!(error.to_string(), "cannot run ip6tables");
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::xtables;
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::facts::NodePorts;
 use ferrule_core::model::{Family, PortKey};
@@ -21,9 +22,10 @@ use crate::host::Host;
 use crate::xtables::canary::Canary;
 use crate::xtables::counts::Census;
 use crate::xtables::diff::{self, Redrawn};
+use crate::xtables::error::{Failure, TablesError};
 use crate::xtables::ruleset::{Drawing, RuleIndex, Ruleset, Statics};
-use crate::xtables::tables::{Failure, Sent, Tables, unreadable};
-use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
+use crate::xtables::tables::{Sent, Tables};
+use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Iptables {
     /// # Errors
     /// There is no iptables for this family (`NotFound`), or it does not work here.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = Xt::open(kernel_family(family)).map_err(|error| {
+        let xt = xtables::open(family).map_err(|error| {
             let kind = match &error {
                 XtError::Unusable { source, .. } => source.kind(),
                 XtError::Missing { .. } => io::ErrorKind::Unsupported,
@@ -142,29 +144,38 @@ impl Iptables {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
         }
-        let result = match self.settle(desired, &last_good) {
+        let ground = self.ground(desired).map_err(ApplyError::Doubtful)?;
+        if ground.localhost {
+            let set = self.host.route_localnet();
+            set.map_err(|error| ApplyError::Refused {
+                step: "route_localnet".to_owned(),
+                source: io::Error::other(error),
+            })?;
+        }
+        let result = match self.settle(desired, ground, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
             Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
                 self.refused.clear();
-                self.settle(desired, &last_good)
+                let ground = self.ground(desired).map_err(ApplyError::Doubtful)?;
+                self.settle(desired, ground, &last_good)
             }
             result => result,
         };
-        result.map_err(|failure| refused(failure.error))
+        result.map_err(|failure| failure.error.into())
     }
 
     pub(super) const fn is_counting(&self) -> bool {
         self.abilities.count_invalid || self.abilities.count_localhost
     }
 
-    fn settle(&mut self, desired: &Desired, last_good: &LastGood) -> Result<Applied, Failure> {
-        let ground = self.ground(desired).map_err(unreadable)?;
-        if ground.localhost {
-            let set = self.host.route_localnet();
-            set.map_err(|error| unreadable(io::Error::other(error)))?;
-        }
+    fn settle(
+        &mut self,
+        desired: &Desired,
+        ground: Ground,
+        last_good: &LastGood,
+    ) -> Result<Applied, Failure> {
         let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
@@ -194,7 +205,7 @@ impl Iptables {
         ground: Ground,
         desired: &Desired,
         delta: &FamilyDelta,
-    ) -> Result<Applied, XtError> {
+    ) -> Result<Applied, TablesError> {
         let draw = |side: &Option<std::sync::Arc<_>>| {
             let exposure = side.as_deref();
             exposure.map_or_else(Drawing::default, |exposure| {
@@ -246,7 +257,7 @@ impl Dataplane for Iptables {
             match self.delta(written, ground, work.desired, delta) {
                 Ok(applied) => return Ok(applied),
                 // Whoever has the lock would keep us waiting for it again.
-                Err(error @ XtError::Locked { .. }) => return Err(refused(error)),
+                Err(error) if error.is_locked() => return Err(error.into()),
                 // Somebody changed our chains, or a rule cannot be: the whole tells which.
                 Err(_) => last_good = before(delta),
             }
@@ -289,17 +300,4 @@ fn before(delta: &FamilyDelta) -> LastGood {
     changes
         .filter_map(|(key, change)| Some((key.clone(), change.before.clone()?)))
         .collect()
-}
-
-pub(super) fn refused(error: XtError) -> ApplyError {
-    let step = match &error {
-        XtError::Locked { .. } => return ApplyError::Locked(io::Error::other(error)),
-        XtError::Unusable { program, .. }
-        | XtError::Missing { program, .. }
-        | XtError::Refused { program, .. } => program.clone(),
-    };
-    ApplyError::Refused {
-        step,
-        source: io::Error::other(error),
-    }
 }

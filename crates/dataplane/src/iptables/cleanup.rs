@@ -1,6 +1,6 @@
 //! Removes everything that is ours, and what mode ipvs left behind.
 
-use super::apply::{Iptables, refused};
+use super::apply::Iptables;
 use super::layout::LAYOUT;
 use crate::xtables::removal::removal;
 use crate::{Applied, ApplyError, ipvs};
@@ -16,7 +16,7 @@ impl Iptables {
         let sent = self
             .tables
             .settle(|there| removal(&[&LAYOUT, &ipvs::LAYOUT], there));
-        let sent = sent.map_err(|failure| refused(failure.error))?;
+        let sent = sent.map_err(|failure| failure.error)?;
         Ok(Applied { steps: sent.steps })
     }
 }

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use ferrule_core::desired::{Desired, Exposure};
 use ferrule_core::model::PortKey;
 use ferrule_kernel::netns;
-use ferrule_kernel::xt::XtError;
 
 use super::apply::{Iptables, make_counters};
 use super::layout::LAYOUT;
 use super::render;
 use super::statics::Ground;
 use crate::xtables::diff;
+use crate::xtables::error::Failure;
 use crate::xtables::ruleset::Ruleset;
-use crate::xtables::tables::{Failure, Sent, Tables};
+use crate::xtables::tables::{Sent, Tables};
 
 /// More refused Service ports than this are not a few bad ones but a broken machine.
 const MOST_REFUSED: usize = 64;
@@ -92,7 +92,7 @@ impl Iptables {
     }
 
     fn is_worth_another_try(&self, failure: &Failure) -> bool {
-        matches!(failure.error, XtError::Refused { .. })
+        failure.error.is_refusal()
             && !(failure.counters && self.is_counting())
             && self.refused.len() < MOST_REFUSED
     }

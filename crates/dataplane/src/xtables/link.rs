@@ -1,12 +1,12 @@
 //! The nft flavour's tables, spoken to directly.
 //!
-//! In: a [`Document`]. Out: success, or a [`Snag`] that says what helps. iptables' own programs do
+//! In: a [`Document`]. Out: success, or a [`LinkError`] that says what helps. iptables' own programs do
 //! the same with much more effort: docs/performance.md has the figures.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use ferrule_core::model::{Family, PortKey};
+use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::nft::{BatchError, Nft};
 use ferrule_kernel::xt::Table;
@@ -14,6 +14,7 @@ use ferrule_kernel::xt::Table;
 use super::base_chains;
 use super::chain::Chain;
 use super::document::{Document, Stage, Step};
+use super::error::LinkError;
 use super::layout::Layout;
 use super::listing::Listing;
 use super::pack::{self, Known, Pack};
@@ -28,30 +29,6 @@ pub struct Link {
     layout: &'static Layout,
     /// Chains in which single rules came and went before, as we left them.
     rows: BTreeMap<(Table, Chain), Rows>,
-}
-
-/// Why something was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum Snag {
-    /// A rule cannot be put in our expressions.
-    #[error("a rule is beyond us")]
-    Beyond,
-    /// A chain does not have the rules that we believe it has.
-    #[error("{0} was changed by somebody else")]
-    Changed(String),
-    /// The kernel refused.
-    #[error("{message}")]
-    Refused {
-        /// Whose rule it refused, if it was a rule of somebody.
-        owner: Option<PortKey>,
-        /// The rule counts.
-        counts: bool,
-        /// What it said.
-        message: String,
-    },
-    /// The kernel could not be asked, or its answer was lost.
-    #[error("no answer from the kernel")]
-    Lost(#[source] io::Error),
 }
 
 impl Link {
@@ -72,14 +49,18 @@ impl Link {
     }
 
     /// What is in the tables.
-    pub fn list(&mut self) -> Result<Listing, Snag> {
+    pub fn list(&mut self) -> Result<Listing, LinkError> {
         self.rows.clear();
         Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 
     /// Makes all changes of a document, stage by stage. With a listing of what is there some of
     /// them need not be made.
-    pub fn send(&mut self, document: &Document, listing: Option<&Listing>) -> Result<(), Snag> {
+    pub fn send(
+        &mut self,
+        document: &Document,
+        listing: Option<&Listing>,
+    ) -> Result<(), LinkError> {
         let (layout, family) = (self.layout, self.family);
         let mut view = View {
             link: self,
@@ -103,7 +84,7 @@ impl Link {
         }
     }
 
-    fn commit(&mut self, table: Table, pack: Pack<'_>) -> Result<(), Snag> {
+    fn commit(&mut self, table: Table, pack: Pack<'_>) -> Result<(), LinkError> {
         let commit = match self.nft.commit(&pack.batch) {
             Ok(commit) => commit,
             Err(error) => return Err(explain(error, &pack)),
@@ -130,7 +111,7 @@ impl Known for View<'_> {
         self.listing
     }
 
-    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag> {
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, LinkError> {
         // Taken out: unless the change succeeds we do not know them any more.
         if let Some(rows) = self.link.rows.remove(&(table, chain)) {
             return Ok(rows);
@@ -141,11 +122,11 @@ impl Known for View<'_> {
     }
 }
 
-fn unanswered(error: RequestError) -> Snag {
-    Snag::Lost(said(error))
+fn unanswered(error: RequestError) -> LinkError {
+    LinkError::Lost(said(error))
 }
 
-fn explain(error: BatchError, pack: &Pack<'_>) -> Snag {
+fn explain(error: BatchError, pack: &Pack<'_>) -> LinkError {
     let message = match std::error::Error::source(&error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
@@ -154,13 +135,13 @@ fn explain(error: BatchError, pack: &Pack<'_>) -> Snag {
         BatchError::Refused { step, .. } | BatchError::TooLong { step, .. } => Some(step),
         BatchError::Denied(_) | BatchError::Conflict => None,
         BatchError::Unsent { source, .. } | BatchError::Lost(source) => {
-            return Snag::Lost(source);
+            return LinkError::Lost(source);
         }
     };
     let (owner, counts) = step
         .and_then(|step| pack.marks.get(step).copied())
         .unwrap_or_default();
-    Snag::Refused {
+    LinkError::Refused {
         owner: owner.cloned(),
         counts,
         message,

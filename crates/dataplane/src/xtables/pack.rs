@@ -13,9 +13,9 @@ use ferrule_kernel::xt::Table;
 
 use super::chain::Chain;
 use super::document::{Stage, Step};
+use super::error::LinkError;
 use super::installed::Inventory;
 use super::layout::Layout;
-use super::link::Snag;
 use super::listing::Listing;
 use super::rows::Rows;
 use super::rule::Rule;
@@ -37,7 +37,7 @@ pub trait Known {
     fn listing(&self) -> Option<&Listing>;
 
     /// The rules of a chain.
-    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag>;
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, LinkError>;
 }
 
 /// One transaction.
@@ -57,8 +57,8 @@ pub fn packs<'d, K: Known>(
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
-) -> Result<(), Snag> {
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
+) -> Result<(), LinkError> {
     packs_of(ENOUGH, layout, stage, family, known, hand_over)
 }
 
@@ -68,8 +68,8 @@ fn packs_of<'d, K: Known>(
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
-) -> Result<(), Snag> {
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
+) -> Result<(), LinkError> {
     let mut packer = Packer {
         enough,
         layout,
@@ -91,7 +91,7 @@ struct Packer<'d, 'h, K> {
     stage: &'d Stage,
     family: Family,
     pack: Pack<'d>,
-    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
+    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
 }
 
 impl<'d> Pack<'d> {
@@ -115,14 +115,14 @@ impl<'d> Pack<'d> {
 
 impl<'d, K: Known> Packer<'d, '_, K> {
     /// Hands over what is there, if it is enough.
-    fn pause(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn pause(&mut self, known: &mut K) -> Result<(), LinkError> {
         if self.pack.batch.bytes() < self.enough {
             return Ok(());
         }
         self.flush(known)
     }
 
-    fn flush(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn flush(&mut self, known: &mut K) -> Result<(), LinkError> {
         let next = Pack::new(self.family, self.stage.table);
         let pack = std::mem::replace(&mut self.pack, next);
         if pack.marks.is_empty() {
@@ -140,12 +140,12 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         })
     }
 
-    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, Snag> {
-        encode::rule(rule, chain, self.family).ok_or(Snag::Beyond)
+    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, LinkError> {
+        encode::rule(rule, chain, self.family).ok_or(LinkError::Encoding)
     }
 
     /// The table and all chains that are to be written. Nothing leads to new ones yet.
-    fn make_room(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn make_room(&mut self, known: &mut K) -> Result<(), LinkError> {
         let table = self.stage.table;
         let listing = known.listing();
         if listing.is_some_and(|listing| !listing.has_table(table)) {
@@ -162,7 +162,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     }
 
     /// Chains that are written anew, those that others lead to first.
-    fn rewrite(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn rewrite(&mut self, known: &mut K) -> Result<(), LinkError> {
         let mut rules: BTreeMap<Chain, Vec<&'d (Option<PortKey>, Step)>> = BTreeMap::new();
         let mut order: Vec<Chain> = self.declared().collect();
         rules.extend(order.iter().map(|chain| (*chain, Vec::new())));
@@ -188,7 +188,12 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         Ok(())
     }
 
-    fn append(&mut self, chain: &str, owner: Option<&'d PortKey>, step: &Step) -> Result<(), Snag> {
+    fn append(
+        &mut self,
+        chain: &str,
+        owner: Option<&'d PortKey>,
+        step: &Step,
+    ) -> Result<(), LinkError> {
         if let Step::Append(_, rule) = step {
             let rule = self.encode(chain, rule)?;
             self.pack.batch.add_rule(&rule);
@@ -198,7 +203,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     }
 
     /// Single rules that come and go in chains that stay.
-    fn edit(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn edit(&mut self, known: &mut K) -> Result<(), LinkError> {
         let table = self.stage.table;
         let declared: BTreeSet<Chain> = self.declared().collect();
         for (owner, step) in &self.stage.rules {
@@ -222,7 +227,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 Entry::Vacant(place) => place.insert(known.rows(table, *chain)?),
             };
             rows.change(step, &rule, &mut self.pack.batch)
-                .ok_or_else(|| Snag::Changed(name.to_owned()))?;
+                .ok_or_else(|| LinkError::Changed(name.to_owned()))?;
             self.pack.mark((owner.as_ref(), step.counts()));
         }
         self.pause(known)
@@ -242,7 +247,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     }
 
     /// Chains that nothing leads to any more, but for each other.
-    fn remove(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn remove(&mut self, known: &mut K) -> Result<(), LinkError> {
         for step in &self.stage.declared {
             if let Step::Empty(name) = step {
                 self.pack.nobodys(|batch| batch.flush_chain(name));

@@ -4,19 +4,20 @@
 //! [`Failure`] that says whose fault it is, as far as that can be known.
 
 use std::collections::BTreeMap;
-use std::io;
 
-use ferrule_core::model::{Family, PortKey};
-use ferrule_kernel::xt::{Flavour, Table, Xt, XtError};
+use ferrule_core::model::Family;
+use ferrule_kernel::xt::{Flavour, Table, Version, Xt, XtError};
 
 use super::counts::Census;
 use super::document::Document;
+use super::error::{Failure, LinkError};
 use super::installed::{Installed, Inventory};
 use super::layout::Layout;
-use super::link::{Link, Snag};
+use super::link::Link;
 
-/// What the direct way is called where a program would be named.
-const DIRECTLY: &str = "nf_tables";
+/// The first iptables that lists marks and ports as `nf_tables` expressions. Older ones list rules
+/// written directly without them, and whoever saves and restores rules by them loses both.
+const DIRECTLY_SINCE: (u32, u32, u32) = (1, 8, 8);
 
 /// The tables of one family.
 #[derive(Debug)]
@@ -46,71 +47,11 @@ impl Sent {
     }
 }
 
-/// What became of an attempt that failed.
-#[derive(Debug)]
-pub struct Failure {
-    /// What was said.
-    pub error: XtError,
-    /// Whose line was at fault, if it is known.
-    pub owner: Option<PortKey>,
-    /// Rules cannot use counters.
-    pub counters: bool,
-}
-
-impl Failure {
-    /// A failure before anything was written.
-    pub const fn unwritten(error: XtError) -> Self {
-        Self {
-            error,
-            owner: None,
-            counters: false,
-        }
-    }
-
-    fn of_programs(error: XtError, document: &Document) -> Self {
-        let (owner, counters) = match &error {
-            XtError::Refused {
-                line: Some(line), ..
-            } => (document.owner(*line).cloned(), document.counts(*line)),
-            _ => (None, false),
-        };
-        Self {
-            error,
-            owner,
-            counters,
-        }
-    }
-
-    fn of_link(snag: Snag) -> Self {
-        let program = DIRECTLY.to_owned();
-        let refused = |message| XtError::Refused {
-            program: DIRECTLY.to_owned(),
-            line: None,
-            message,
-        };
-        match snag {
-            Snag::Refused {
-                owner,
-                counts,
-                message,
-            } => Self {
-                error: refused(message),
-                owner,
-                counters: counts,
-            },
-            Snag::Beyond | Snag::Changed(_) => Self::unwritten(refused(snag.to_string())),
-            Snag::Lost(source) => Self::unwritten(XtError::Unusable { program, source }),
-        }
-    }
-}
-
 impl Tables {
     /// The tables in the network namespace of the calling thread.
     pub fn new(family: Family, layout: &'static Layout, xt: Xt) -> Self {
-        let link = match xt.flavour() {
-            Flavour::Nft => Link::open(family, layout).ok(),
-            Flavour::Legacy => None,
-        };
+        let directly = can_write_directly(xt.version());
+        let link = directly.then(|| Link::open(family, layout).ok()).flatten();
         Self {
             family,
             layout,
@@ -145,7 +86,7 @@ impl Tables {
             return self.settle_by_programs(plan);
         };
         let mut result = settle_directly(link, &plan);
-        if let Err(Snag::Refused { owner: None, .. } | Snag::Changed(_)) = result {
+        if let Err(LinkError::Refused { owner: None, .. } | LinkError::Changed(_)) = result {
             // Somebody else may have changed something after we had looked.
             result = settle_directly(link, &plan);
         }
@@ -153,14 +94,14 @@ impl Tables {
             Ok(sent) => Ok(sent),
             // Another version of iptables may know how, or at least say why not.
             Err(
-                Snag::Beyond
-                | Snag::Refused {
+                LinkError::Encoding
+                | LinkError::Refused {
                     owner: None,
                     counts: false,
                     ..
                 },
             ) => self.settle_by_programs(plan),
-            Err(snag) => Err(Failure::of_link(snag)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -191,7 +132,7 @@ impl Tables {
             None => self.restore(document),
             Some(link) => match link.send(document, None) {
                 Ok(()) => Ok(Sent::of(document)),
-                Err(snag) => Err(Failure::of_link(snag)),
+                Err(error) => Err(error.into()),
             },
         }
     }
@@ -199,7 +140,7 @@ impl Tables {
     fn restore(&self, document: &Document) -> Result<Sent, Failure> {
         if document.len() > 0 {
             let result = self.xt.restore(&document.text());
-            result.map_err(|error| Failure::of_programs(error, document))?;
+            result.map_err(|error| Failure::of_program(error, document))?;
         }
         Ok(Sent::of(document))
     }
@@ -208,17 +149,35 @@ impl Tables {
 fn settle_directly(
     link: &mut Link,
     plan: impl Fn(&dyn Inventory) -> Document,
-) -> Result<Sent, Snag> {
+) -> Result<Sent, LinkError> {
     let listing = link.list()?;
     let document = plan(&listing);
     link.send(&document, Some(&listing))?;
     Ok(Sent::of(&document))
 }
 
-/// The machine's settings could not be read.
-pub fn unreadable(source: io::Error) -> Failure {
-    Failure::unwritten(XtError::Unusable {
-        program: "the machine's settings".to_owned(),
-        source,
-    })
+/// Whether the installed iptables understands rules that we write to `nf_tables` ourselves.
+fn can_write_directly(version: &Version) -> bool {
+    let (major, minor, patch) = DIRECTLY_SINCE;
+    version.flavour == Flavour::Nft && version.at_least(major, minor, patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_written_directly_only_where_iptables_can_list_them() {
+        for (version, directly) in [
+            ("iptables v1.8.4 (nf_tables)", false),
+            ("iptables v1.8.7 (nf_tables)", false),
+            ("iptables v1.8.8 (nf_tables)", true),
+            ("ip6tables v1.8.9 (nf_tables)", true),
+            ("iptables v1.8.11 (nf_tables)", true),
+            ("iptables v1.8.9 (legacy)", false),
+        ] {
+            let version = Version::parse(version);
+            assert_eq!(can_write_directly(&version), directly, "{version:?}");
+        }
+    }
 }

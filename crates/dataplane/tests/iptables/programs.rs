@@ -92,7 +92,7 @@ fn ipt_009_a_chain_that_is_absent_is_told_from_one_that_cannot_be_looked_at() {
     for flavour in FLAVOURS {
         in_namespace(move || {
             let folder = programs(flavour, "exec $REAL \"$@\" < $INPUT");
-            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4));
+            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4), &[]);
             let xt = xt.unwrap();
             assert!(xt.list(Table::Mangle, "NOWHERE").unwrap().is_none());
             assert!(xt.list(Table::Nat, "POSTROUTING").unwrap().is_some());

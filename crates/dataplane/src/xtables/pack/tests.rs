@@ -15,7 +15,7 @@ impl Known for Told {
         None
     }
 
-    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, Snag> {
+    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, LinkError> {
         Ok(Rows::new(&chain.to_string(), self.0.clone()))
     }
 }
@@ -31,7 +31,7 @@ fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
 }
 
 /// What each transaction does, in words.
-fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, Snag> {
+fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, LinkError> {
     let mut all = Vec::new();
     packs_of(enough, &LAYOUT, stage, Family::V4, told, &mut |_, pack| {
         assert_eq!(pack.batch.len(), pack.marks.len());
@@ -152,15 +152,15 @@ fn single_rules_come_and_go_where_they_stand() {
         Step::Delete(SERVICES, rule("x")),
         Step::Insert(SERVICES, 5, rule("c")),
     ] {
-        assert!(matches!(edits(vec![step]), Err(Snag::Changed(_))));
+        assert!(matches!(edits(vec![step]), Err(LinkError::Changed(_))));
     }
 }
 
 #[test]
-fn what_cannot_be_said_is_beyond_us() {
+fn a_rule_that_cannot_be_encoded_is_an_error() {
     let mut stage = Stage::new(Table::Nat);
     let long = Rule::new([Part::Comment("x".repeat(256).into())], Target::Accept);
     stage.rewrite(SERVICES, [(None, &long)]);
     let result = described(usize::MAX, &stage, &mut Told::default());
-    assert!(matches!(result, Err(Snag::Beyond)));
+    assert!(matches!(result, Err(LinkError::Encoding)));
 }
