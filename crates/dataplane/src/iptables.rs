@@ -22,16 +22,14 @@ use crate::said;
 use crate::xtables::{diff, installed};
 
 mod apply;
-mod cleanup;
 mod isolate;
 mod layout;
 pub(crate) mod names;
 mod render;
 mod statics;
 
-pub use crate::xtables::canary::Canary;
 pub use apply::Iptables;
-pub(crate) use layout::LAYOUT;
+use layout::LAYOUT;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 
-use crate::xtables;
 use ferrule_core::desired::{Desired, FamilyDelta};
-use ferrule_core::facts::NodePorts;
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
@@ -19,13 +18,14 @@ use super::layout::LAYOUT;
 use super::statics::{self, Ground, HostFacts};
 use super::{Options, names, render};
 use crate::host::Host;
-use crate::xtables::canary::Canary;
 use crate::xtables::counts::Census;
 use crate::xtables::diff::{self, Redrawn};
 use crate::xtables::error::{Failure, TablesError};
+use crate::xtables::layout::Layout;
+use crate::xtables::removal::removal;
 use crate::xtables::ruleset::{Drawing, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Sent, Tables};
-use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work};
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, ipvs, xtables};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -96,47 +96,19 @@ impl Iptables {
         self
     }
 
-    /// The port by which notifications name the changes made here; `None` if programs make them.
-    pub fn port(&self) -> Option<u32> {
-        self.tables.port()
-    }
-
-    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
-    pub fn set_options(&mut self, options: Options) {
-        if self.options != options {
-            self.options = options;
-            self.written = None;
-        }
-    }
-
     /// Which of the two flavours of iptables is used.
     pub const fn flavour(&self) -> Flavour {
         self.tables.xt().flavour()
     }
 
-    /// Watches over the same tables, also from another thread.
-    pub fn canary(&self) -> Canary {
-        let directly = self.tables.port().is_some();
-        Canary::new(self.family, &LAYOUT, self.tables.xt().clone(), directly)
-    }
-
-    /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
-    pub(super) fn doubt(&mut self) {
-        self.written = None;
-    }
-
-    fn ground(&self, desired: &Desired) -> io::Result<Ground> {
+    fn ground(&self, desired: &Desired, local: &[IpAddr]) -> Ground {
         let facts = desired.facts(self.family);
-        let local = match facts.node_ports {
-            NodePorts::All | NodePorts::Nowhere => Vec::new(),
-            NodePorts::Within(_) => self.host.addresses()?,
-        };
         let endpoints = desired.totals(self.family).listed;
         let (family, options, host) = (self.family, self.options, self.abilities);
-        Ok(Ground::new(family, options, facts, host, endpoints, &local))
+        Ground::new(family, options, facts, host, endpoints, local)
     }
 
-    fn whole(&mut self, desired: &Desired, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+    fn whole(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
         let counters = make_counters();
         (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
         // Another chance for everybody. What somebody had instead is older than any delta.
@@ -144,7 +116,7 @@ impl Iptables {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
         }
-        let ground = self.ground(desired).map_err(ApplyError::Doubtful)?;
+        let ground = self.ground(work.desired, work.local);
         if ground.localhost {
             let set = self.host.route_localnet();
             set.map_err(|error| ApplyError::Refused {
@@ -152,14 +124,13 @@ impl Iptables {
                 source: io::Error::other(error),
             })?;
         }
-        let result = match self.settle(desired, ground, &last_good) {
+        let result = match self.settle(work, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
             Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
                 self.refused.clear();
-                let ground = self.ground(desired).map_err(ApplyError::Doubtful)?;
-                self.settle(desired, ground, &last_good)
+                self.settle(work, &last_good)
             }
             result => result,
         };
@@ -170,13 +141,9 @@ impl Iptables {
         self.abilities.count_invalid || self.abilities.count_localhost
     }
 
-    fn settle(
-        &mut self,
-        desired: &Desired,
-        ground: Ground,
-        last_good: &LastGood,
-    ) -> Result<Applied, Failure> {
-        let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
+    fn settle(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
+        let ground = self.ground(work.desired, work.local);
+        let (sent, wanted) = self.isolating(work.desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             index: RuleIndex::of(&wanted),
@@ -184,7 +151,7 @@ impl Iptables {
             fresh: sent.rules,
             statics: wanted.statics,
         });
-        Ok(Applied { steps: sent.steps })
+        Ok(self.applied(sent.steps))
     }
 
     /// Makes the tables be so; what it took.
@@ -240,7 +207,24 @@ impl Iptables {
             fresh: sent.rules,
             ..written
         });
-        Ok(Applied { steps: sent.steps })
+        Ok(self.applied(sent.steps))
+    }
+
+    /// A success of so many steps, and how things are since.
+    fn applied(&self, steps: usize) -> Applied {
+        let written = self.written.as_ref();
+        let refused = self.refused.iter();
+        Applied {
+            steps,
+            kept: 0,
+            rules: written.map_or_else(Vec::new, |all| all.census.told(all.fresh)),
+            refused: refused
+                .map(|(key, refused)| Refusal {
+                    key: key.clone(),
+                    message: refused.message.clone(),
+                })
+                .collect(),
+        }
     }
 }
 
@@ -248,7 +232,7 @@ impl Dataplane for Iptables {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         let written = self.written.take();
-        let ground = self.ground(work.desired).map_err(ApplyError::Doubtful)?;
+        let ground = self.ground(work.desired, work.local);
         let mut last_good = LastGood::new();
         if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
             && written.ground.draws_like(&ground)
@@ -262,22 +246,22 @@ impl Dataplane for Iptables {
                 Err(_) => last_good = before(delta),
             }
         }
-        self.whole(work.desired, last_good)
+        self.whole(work, last_good)
     }
 
-    fn rules(&self) -> Vec<RuleCount> {
-        let written = self.written.as_ref();
-        written.map_or_else(Vec::new, |all| all.census.told(all.fresh))
+    /// Removes our rules and chains, whichever of the two programs made them. What belongs to
+    /// kubelet and to others stays.
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        self.written = None;
+        // Rules of mode ipvs lead to the same chains: neither can be removed without the other.
+        let layouts: [&Layout; 2] = [&LAYOUT, &ipvs::LAYOUT];
+        let sent = self.tables.settle(|there| removal(&layouts, there));
+        let sent = sent.map_err(|failure| failure.error)?;
+        Ok(Applied::steps(sent.steps))
     }
 
-    fn refused(&self) -> Vec<Refusal> {
-        let refused = self.refused.iter();
-        refused
-            .map(|(key, refused)| Refusal {
-                key: key.clone(),
-                message: refused.message.clone(),
-            })
-            .collect()
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        self.tables.watch()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::Nft;
@@ -10,7 +11,7 @@ use ferrule_kernel::xt::{Table, Xt, XtError};
 use super::installed::{Installed, Inventory};
 use super::layout::Layout;
 use super::listing::Listing;
-use crate::said;
+use crate::{Cadence, Watcher, said};
 
 /// Watches over the tables of one family.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ impl Canary {
     ///
     /// # Errors
     /// It cannot be told, for example while somebody else has the tables locked.
-    pub fn is_intact(&self) -> io::Result<bool> {
+    fn is_intact(&self) -> io::Result<bool> {
         let canary = self.layout.canary.as_ref();
         let canary = canary.map(|chain| (Table::Mangle, chain.as_str()));
         let chains = canary
@@ -89,5 +90,15 @@ impl Canary {
         jumps
             .filter(|jump| self.layout.inspected.contains(&(jump.table, jump.from)))
             .all(|jump| there.count((jump.table, jump.from), &jump.rule) > 0)
+    }
+}
+
+impl Watcher for Canary {
+    fn cadence(&self) -> Cadence {
+        Cadence::Polled
+    }
+
+    fn changed(&mut self, _: Duration) -> io::Result<bool> {
+        self.is_intact().map(|intact| !intact)
     }
 }

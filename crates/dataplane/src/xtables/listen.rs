@@ -10,7 +10,7 @@ use super::base_chains::is_entry;
 use super::layout::Layout;
 
 /// Whether our rules are not any more what we wrote.
-pub fn is_about_us(layout: &Layout, change: &Change) -> bool {
+pub fn concerns_us(layout: &Layout, change: &Change) -> bool {
     let Some(name) = change.object.table() else {
         return false;
     };

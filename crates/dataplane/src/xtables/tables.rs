@@ -4,16 +4,20 @@
 //! [`Failure`] that says whose fault it is, as far as that can be known.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::xt::{Flavour, Table, Version, Xt, XtError};
 
+use super::canary::Canary;
 use super::counts::Census;
 use super::document::Document;
 use super::error::{Failure, LinkError};
 use super::installed::{Installed, Inventory};
 use super::layout::Layout;
 use super::link::Link;
+use super::listen::concerns_us;
+use crate::{Listener, Watcher};
 
 /// The first iptables that lists marks and ports as `nf_tables` expressions. Older ones list rules
 /// written directly without them, and whoever saves and restores rules by them loses both.
@@ -75,9 +79,20 @@ impl Tables {
         &self.xt
     }
 
-    /// The port by which notifications name our changes; `None` if programs make them.
-    pub fn port(&self) -> Option<u32> {
-        self.link.as_ref().map(Link::port)
+    /// Watchers for external changes to the tables.
+    pub fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        // Where the kernel sends no notifications, and for what happens before anybody listens.
+        let (family, layout) = (self.family, self.layout);
+        let canary = Canary::new(family, layout, self.xt.clone(), self.link.is_some());
+        let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(canary)];
+        if let Some(link) = &self.link {
+            let tables = &["mangle", "filter", "nat"];
+            let listener = Listener::open(family, link.port(), tables, |change| {
+                concerns_us(layout, change)
+            })?;
+            watchers.push(Box::new(listener));
+        }
+        Ok(watchers)
     }
 
     /// Looks at what is there and writes what `plan` says.
