@@ -69,8 +69,8 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
         count_localhost: true,
     };
     let facts = desired.facts(family);
-    let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
+    let context = statics::RenderContext::new(family, options, facts, host, totals.listed, local);
     let all = desired.exposures(family).into_iter();
-    let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
+    let wanted = render::ruleset(all.map(|exposure| &**exposure), &context);
     diff::full(&LAYOUT, &installed::Installed::new(family), &wanted).text()
 }

@@ -15,15 +15,15 @@ use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::isolate::{LastGood, Refused};
 use super::layout::LAYOUT;
-use super::statics::{self, Ground, HostFacts};
+use super::statics::{self, HostFacts, RenderContext};
 use super::{Options, names, render};
 use crate::host::Host;
-use crate::xtables::counts::Census;
-use crate::xtables::diff::{self, Redrawn};
+use crate::xtables::counts::RuleCounts;
+use crate::xtables::diff::{self, Change};
 use crate::xtables::error::{Failure, TablesError};
 use crate::xtables::layout::Layout;
 use crate::xtables::removal::removal;
-use crate::xtables::ruleset::{Drawing, RuleIndex, Ruleset, Statics};
+use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Sent, Tables};
 use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, ipvs, xtables};
 
@@ -44,12 +44,12 @@ pub struct Iptables {
 /// What a delta needs to know about the rest.
 #[derive(Debug)]
 struct Written {
-    ground: Ground,
+    context: RenderContext,
     statics: Statics,
     index: RuleIndex,
-    census: Census,
+    counts: RuleCounts,
     /// Rules that were written last.
-    fresh: Census,
+    fresh: RuleCounts,
 }
 
 impl Iptables {
@@ -101,11 +101,11 @@ impl Iptables {
         self.tables.xt().flavour()
     }
 
-    fn ground(&self, desired: &Desired, local: &[IpAddr]) -> Ground {
+    fn context(&self, desired: &Desired, local: &[IpAddr]) -> RenderContext {
         let facts = desired.facts(self.family);
         let endpoints = desired.totals(self.family).listed;
         let (family, options, host) = (self.family, self.options, self.abilities);
-        Ground::new(family, options, facts, host, endpoints, local)
+        RenderContext::new(family, options, facts, host, endpoints, local)
     }
 
     fn whole(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
@@ -116,21 +116,21 @@ impl Iptables {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
         }
-        let ground = self.ground(work.desired, work.local);
-        if ground.localhost {
+        let context = self.context(work.desired, work.local);
+        if context.localhost {
             let set = self.host.route_localnet();
             set.map_err(|error| ApplyError::Refused {
                 step: "route_localnet".to_owned(),
                 source: io::Error::other(error),
             })?;
         }
-        let result = match self.settle(work, &last_good) {
+        let result = match self.reconcile(work, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
             Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
                 self.refused.clear();
-                self.settle(work, &last_good)
+                self.reconcile(work, &last_good)
             }
             result => result,
         };
@@ -141,13 +141,13 @@ impl Iptables {
         self.abilities.count_invalid || self.abilities.count_localhost
     }
 
-    fn settle(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
-        let ground = self.ground(work.desired, work.local);
-        let (sent, wanted) = self.isolating(work.desired, &ground, last_good)?;
+    fn reconcile(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
+        let context = self.context(work.desired, work.local);
+        let (sent, wanted) = self.isolating(work.desired, &context, last_good)?;
         self.written = Some(Written {
-            ground,
+            context,
             index: RuleIndex::of(&wanted),
-            census: Census::of(&wanted),
+            counts: RuleCounts::of(&wanted),
             fresh: sent.rules,
             statics: wanted.statics,
         });
@@ -157,7 +157,7 @@ impl Iptables {
     /// Makes the tables be so; what it took.
     pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
         self.tables
-            .settle(|there| diff::full(&LAYOUT, there, wanted))
+            .reconcile(|there| diff::full(&LAYOUT, there, wanted))
     }
 
     /// Whether something changes about which our picture differs from what was told.
@@ -169,41 +169,43 @@ impl Iptables {
     fn delta(
         &mut self,
         mut written: Written,
-        ground: Ground,
+        context: RenderContext,
         desired: &Desired,
         delta: &FamilyDelta,
     ) -> Result<Applied, TablesError> {
         let draw = |side: &Option<std::sync::Arc<_>>| {
             let exposure = side.as_deref();
-            exposure.map_or_else(Drawing::default, |exposure| {
-                render::exposure(exposure, &ground)
+            exposure.map_or_else(PortRules::default, |exposure| {
+                render::exposure(exposure, &context)
             })
         };
-        let redrawn: Vec<Redrawn> = delta
+        let changes: Vec<Change> = delta
             .changes
             .iter()
-            .map(|(key, change)| Redrawn {
+            .map(|(key, change)| Change {
                 key: key.clone(),
                 before: draw(&change.before),
                 after: draw(&change.after),
             })
             .collect();
-        let statics = statics::build(&ground);
-        let all = || self.wanted(desired, &ground);
+        let statics = statics::build(&context);
+        let all = || self.wanted(desired, &context);
         let both = (&written.statics, &statics);
-        let document = diff::delta(&LAYOUT, &redrawn, &mut written.index, both, all);
+        let document = diff::delta(&LAYOUT, &changes, &mut written.index, both, all);
         let sent = self.tables.send(&document);
         let sent = sent.map_err(|failure| failure.error)?;
-        let before = Census::of_statics(&written.statics);
-        let census = written.census.with(before, Census::of_statics(&statics));
-        let census = redrawn.iter().fold(census, |census, change| {
-            let before = Census::of_drawing(&change.before);
-            census.with(before, Census::of_drawing(&change.after))
+        let before = RuleCounts::of_statics(&written.statics);
+        let counts = written
+            .counts
+            .with(before, RuleCounts::of_statics(&statics));
+        let counts = changes.iter().fold(counts, |counts, change| {
+            let before = RuleCounts::of_port(&change.before);
+            counts.with(before, RuleCounts::of_port(&change.after))
         });
         self.written = Some(Written {
-            ground,
+            context,
             statics,
-            census,
+            counts,
             fresh: sent.rules,
             ..written
         });
@@ -217,7 +219,7 @@ impl Iptables {
         Applied {
             steps,
             kept: 0,
-            rules: written.map_or_else(Vec::new, |all| all.census.told(all.fresh)),
+            rules: written.map_or_else(Vec::new, |all| all.counts.told(all.fresh)),
             refused: refused
                 .map(|(key, refused)| Refusal {
                     key: key.clone(),
@@ -232,13 +234,13 @@ impl Dataplane for Iptables {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         let written = self.written.take();
-        let ground = self.ground(work.desired, work.local);
+        let context = self.context(work.desired, work.local);
         let mut last_good = LastGood::new();
         if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
-            && written.ground.draws_like(&ground)
+            && written.context.renders_like(&context)
             && !self.concerns_refused(delta)
         {
-            match self.delta(written, ground, work.desired, delta) {
+            match self.delta(written, context, work.desired, delta) {
                 Ok(applied) => return Ok(applied),
                 // Whoever has the lock would keep us waiting for it again.
                 Err(error) if error.is_locked() => return Err(error.into()),
@@ -255,7 +257,7 @@ impl Dataplane for Iptables {
         self.written = None;
         // Rules of mode ipvs lead to the same chains: neither can be removed without the other.
         let layouts: [&Layout; 2] = [&LAYOUT, &ipvs::LAYOUT];
-        let sent = self.tables.settle(|there| removal(&layouts, there));
+        let sent = self.tables.reconcile(|there| removal(&layouts, there));
         let sent = sent.map_err(|failure| failure.error)?;
         Ok(Applied::steps(sent.steps))
     }

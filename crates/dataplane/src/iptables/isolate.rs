@@ -16,7 +16,7 @@ use ferrule_kernel::netns;
 use super::apply::{Iptables, make_counters};
 use super::layout::LAYOUT;
 use super::render;
-use super::statics::Ground;
+use super::statics::RenderContext;
 use crate::xtables::diff;
 use crate::xtables::error::Failure;
 use crate::xtables::ruleset::Ruleset;
@@ -51,11 +51,11 @@ impl Iptables {
     pub(super) fn isolating(
         &mut self,
         desired: &Desired,
-        ground: &Ground,
+        context: &RenderContext,
         last_good: &LastGood,
     ) -> Result<(Sent, Ruleset), Failure> {
         loop {
-            let wanted = self.wanted(desired, ground);
+            let wanted = self.wanted(desired, context);
             let mut failure = match self.program(&wanted) {
                 Ok(sent) => return Ok((sent, wanted)),
                 Err(failure) => failure,
@@ -65,7 +65,7 @@ impl Iptables {
             }
             let culprits = match &failure.owner {
                 Some(owner) => vec![(owner.clone(), failure.error.to_string())],
-                None => match self.search(desired, ground) {
+                None => match self.search(desired, context) {
                     Finding::Culprits(culprits) => culprits,
                     Finding::Counters => {
                         failure.counters = true;
@@ -98,17 +98,17 @@ impl Iptables {
     }
 
     /// Everything that is to be in the tables, as far as it is not refused.
-    pub(super) fn wanted(&self, desired: &Desired, ground: &Ground) -> Ruleset {
+    pub(super) fn wanted(&self, desired: &Desired, context: &RenderContext) -> Ruleset {
         let all = desired.exposures(self.family).into_iter();
         let chosen = all.filter_map(|exposure| match self.refused.get(&exposure.key) {
             None => Some(&**exposure),
             Some(refused) => refused.instead.as_deref(),
         });
-        render::ruleset(chosen, ground)
+        render::ruleset(chosen, context)
     }
 
     /// Finds out what is refused, without being told and without touching what is installed.
-    fn search(&self, desired: &Desired, ground: &Ground) -> Finding {
+    fn search(&self, desired: &Desired, context: &RenderContext) -> Finding {
         let all: Vec<&Exposure> = desired
             .exposures(self.family)
             .into_iter()
@@ -123,13 +123,13 @@ impl Iptables {
         // The direct way tells whose fault it is, so only programs have to be asked.
         let tables = self.tables.by_programs();
         let finding = netns::isolated(|| {
-            let mut trial = Trial { tables, ground };
+            let mut trial = Trial { tables, context };
             if self.is_counting() && trial.cannot_count() {
                 return Finding::Counters;
             }
             let mut culprits = Vec::new();
             // If not even this works, it is nobody's fault.
-            if trial.program([], ground).is_ok() {
+            if trial.program([], context).is_ok() {
                 trial.narrow(&all, &mut culprits);
             }
             Finding::Culprits(culprits)
@@ -146,18 +146,18 @@ impl Iptables {
 /// Attempts in a network where nobody gets hurt.
 struct Trial<'a> {
     tables: Tables,
-    ground: &'a Ground,
+    context: &'a RenderContext,
 }
 
 impl Trial<'_> {
     fn program<'e>(
         &mut self,
         exposures: impl IntoIterator<Item = &'e Exposure>,
-        ground: &Ground,
+        context: &RenderContext,
     ) -> Result<Sent, Failure> {
-        let wanted = render::ruleset(exposures, ground);
+        let wanted = render::ruleset(exposures, context);
         self.tables
-            .settle(|there| diff::full(&LAYOUT, there, &wanted))
+            .reconcile(|there| diff::full(&LAYOUT, there, &wanted))
     }
 
     /// Whether rules that count are refused and the same without counting are not. Asked in a
@@ -166,7 +166,7 @@ impl Trial<'_> {
         if make_counters() == (false, false) {
             return true;
         }
-        let mut probe = self.ground.clone();
+        let mut probe = self.context.clone();
         probe.host.drop_invalid = true;
         probe.host.count_invalid = true;
         if self.program([], &probe).is_ok() {
@@ -178,7 +178,7 @@ impl Trial<'_> {
 
     /// Looks for culprits among these.
     fn narrow(&mut self, suspects: &[&Exposure], culprits: &mut Vec<(PortKey, String)>) {
-        let Err(failure) = self.program(suspects.iter().copied(), self.ground) else {
+        let Err(failure) = self.program(suspects.iter().copied(), self.context) else {
             return;
         };
         if let [only] = suspects {

@@ -1,6 +1,6 @@
 //! Draws Service ports as rules.
 //!
-//! In: one exposure at a time, and what all rules depend on. Out: [`Drawing`]s. Each exposure is
+//! In: one exposure at a time, and what all rules depend on. Out: [`PortRules`]s. Each exposure is
 //! drawn without looking at others, so that a change redraws only what changed.
 
 use std::net::IpAddr;
@@ -10,30 +10,33 @@ use ferrule_core::facts::Detector;
 use ferrule_core::model::{Family, Protocol, TrafficPolicy, format_socket};
 
 use super::names::{self, Names, Role, Shared};
-use super::statics::{self, Ground, loopback_v4};
+use super::statics::{self, RenderContext, loopback_v4};
 use crate::xtables::chain::Chain;
 use crate::xtables::rule::{Part, Place, Rule, Target};
-use crate::xtables::ruleset::{Drawing, Ruleset};
+use crate::xtables::ruleset::{PortRules, Ruleset};
 
 /// Everything that is to be in the tables.
-pub fn ruleset<'a>(exposures: impl IntoIterator<Item = &'a Exposure>, ground: &Ground) -> Ruleset {
+pub fn ruleset<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    context: &RenderContext,
+) -> Ruleset {
     let mut ruleset = Ruleset {
-        statics: statics::build(ground),
+        statics: statics::build(context),
         ..Ruleset::default()
     };
     for exposed in exposures {
-        ruleset.add(&exposed.key, exposure(exposed, ground));
+        ruleset.add(&exposed.key, exposure(exposed, context));
     }
     ruleset
 }
 
 /// What one Service port puts into the tables.
-pub fn exposure(exposure: &Exposure, ground: &Ground) -> Drawing {
+pub fn exposure(exposure: &Exposure, context: &RenderContext) -> PortRules {
     let mut sketch = Sketch {
         exposure,
-        ground,
+        context,
         names: Names::new(&exposure.key),
-        drawing: Drawing::default(),
+        drawing: PortRules::default(),
     };
     for frontend in &exposure.frontends {
         sketch.dispatch(frontend);
@@ -52,9 +55,9 @@ pub fn exposure(exposure: &Exposure, ground: &Ground) -> Drawing {
 
 struct Sketch<'a> {
     exposure: &'a Exposure,
-    ground: &'a Ground,
+    context: &'a RenderContext,
     names: Names,
-    drawing: Drawing,
+    drawing: PortRules,
 }
 
 const fn chooser(pool: Pool) -> Role {
@@ -79,7 +82,7 @@ impl Sketch<'_> {
 
     /// A remark about a single endpoint; too many of them are left out.
     fn small_remark(&self, rest: &str) -> Option<Part> {
-        (!self.ground.large).then(|| self.remark(rest))
+        (!self.context.large).then(|| self.remark(rest))
     }
 
     /// Some endpoint somewhere could serve.
@@ -187,8 +190,8 @@ impl Sketch<'_> {
 
     fn node_port(&mut self, frontend: &Frontend) {
         let target = Target::Jump(self.names.chain(Role::External));
-        let ground = self.ground;
-        if ground.family == Family::V4 && ground.localhost && ground.host.count_localhost {
+        let context = self.context;
+        if context.family == Family::V4 && context.localhost && context.host.count_localhost {
             let parts = vec![
                 self.remark(""),
                 Part::Protocol(self.exposure.key.protocol),
@@ -238,7 +241,7 @@ impl Sketch<'_> {
                 rules.push(Rule::new([remark("masquerade traffic")], mark));
             }
             TrafficPolicy::Local => {
-                if let Some(detector) = &self.ground.detector {
+                if let Some(detector) = &self.context.detector {
                     let parts = [remark("pod traffic"), from_pod(detector)];
                     rules.push(Rule::new(parts, cluster));
                 }
@@ -318,7 +321,7 @@ impl Sketch<'_> {
         })?;
         let mut parts = vec![self.remark(" cluster IP")];
         parts.extend(self.address(cluster));
-        match (cluster.masquerade, &self.ground.detector) {
+        match (cluster.masquerade, &self.context.detector) {
             (Masquerade::Always, _) => {}
             (Masquerade::Outside, Some(detector)) => parts.push(not_from_pod(detector)),
             _ => return None,

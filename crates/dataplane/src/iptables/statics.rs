@@ -17,7 +17,7 @@ const LARGE: usize = 1000;
 
 /// What all rules depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ground {
+pub struct RenderContext {
     /// Which family.
     pub family: Family,
     /// The bit of a packet's mark that asks for masquerading.
@@ -31,7 +31,7 @@ pub struct Ground {
     /// How packets from pods are told from others.
     pub detector: Option<Detector>,
     /// Where NodePorts answer.
-    pub node_ports: Doors,
+    pub node_ports: NodePortMatch,
 }
 
 /// What this machine can do.
@@ -51,7 +51,7 @@ pub struct HostFacts {
     pub count_localhost: bool,
 }
 
-impl Ground {
+impl RenderContext {
     /// What holds for one family now.
     pub fn new(
         family: Family,
@@ -69,7 +69,7 @@ impl Ground {
                 && facts.node_ports.contains_ipv4_loopback(family),
             large: endpoints > LARGE,
             detector: facts.detector.clone(),
-            node_ports: Doors::choose(facts, family, local),
+            node_ports: NodePortMatch::choose(facts, family, local),
         }
     }
 
@@ -77,11 +77,11 @@ impl Ground {
     ///
     /// Remarks about endpoints do not count: as in kube-proxy they come and go when their chain is
     /// written for another reason.
-    pub fn draws_like(&self, other: &Self) -> bool {
-        let bare = |ground: &Self| Self {
+    pub fn renders_like(&self, other: &Self) -> bool {
+        let bare = |context: &Self| Self {
             large: false,
-            node_ports: Doors::All,
-            ..ground.clone()
+            node_ports: NodePortMatch::All,
+            ..context.clone()
         };
         bare(self) == bare(other)
     }
@@ -89,14 +89,14 @@ impl Ground {
 
 /// Which addresses of this machine NodePorts answer on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doors {
+pub enum NodePortMatch {
     /// All of them.
     All,
     /// These.
     These(Vec<IpAddr>),
 }
 
-impl Doors {
+impl NodePortMatch {
     /// The choice among the addresses that the machine has.
     pub fn choose(facts: &Facts, family: Family, local: &[IpAddr]) -> Self {
         match &facts.node_ports {
@@ -107,10 +107,10 @@ impl Doors {
 }
 
 /// What does not depend on Services.
-pub fn build(ground: &Ground) -> Statics {
-    let mark = ground.mark;
+pub fn build(context: &RenderContext) -> Statics {
+    let mark = context.mark;
     let masquerade = Target::Masquerade {
-        random_fully: ground.host.random_fully,
+        random_fully: context.host.random_fully,
     };
     let snat = "kubernetes service traffic requiring SNAT".into();
     let postrouting = vec![
@@ -121,26 +121,26 @@ pub fn build(ground: &Ground) -> Statics {
         Rule::new([Part::Comment(snat)], masquerade),
     ];
     let mut statics = Statics::from([
-        ((Table::Filter, names::FORWARD), forward(ground)),
+        ((Table::Filter, names::FORWARD), forward(context)),
         ((Table::Nat, names::POSTROUTING), postrouting),
         (
             (Table::Nat, names::MARK_MASQ),
             vec![Rule::new([], Target::SetMark(mark))],
         ),
-        (Shared::Services.at(), last_services(ground)),
+        (Shared::Services.at(), last_services(context)),
     ]);
     // Without need the chain is kubelet's alone.
-    if ground.localhost {
+    if context.localhost {
         statics.insert((Table::Filter, names::FIREWALL), vec![martians()]);
     }
     statics
 }
 
-fn forward(ground: &Ground) -> Vec<Rule> {
+fn forward(context: &RenderContext) -> Vec<Rule> {
     let mut rules = Vec::new();
-    if ground.host.drop_invalid {
+    if context.host.drop_invalid {
         let mut parts = vec![Part::State("INVALID")];
-        if ground.host.count_invalid {
+        if context.host.count_invalid {
             parts.push(Part::Count(names::INVALID_COUNTER));
         }
         rules.push(Rule::new(parts, Target::Drop));
@@ -149,7 +149,7 @@ fn forward(ground: &Ground) -> Vec<Rule> {
     rules.push(Rule::new(
         [
             remark("kubernetes forwarding rules"),
-            Part::Marked(ground.mark),
+            Part::Marked(context.mark),
         ],
         Target::Accept,
     ));
@@ -181,25 +181,25 @@ pub(super) fn loopback_v4() -> IpNet {
 }
 
 /// Leads to NodePorts whatever no Service took.
-fn last_services(ground: &Ground) -> Vec<Rule> {
+fn last_services(context: &RenderContext) -> Vec<Rule> {
     let remark = || {
         let text = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
         Part::Comment(text.into())
     };
     let target = Target::Jump(names::NODE_PORTS);
-    match &ground.node_ports {
-        Doors::All => {
+    match &context.node_ports {
+        NodePortMatch::All => {
             let mut parts = vec![remark(), Part::ToLocal];
-            parts.extend(match ground.family {
+            parts.extend(match context.family {
                 Family::V6 => Some(Part::DestinationNot(IpAddr::V6(Ipv6Addr::LOCALHOST).into())),
-                Family::V4 if !ground.localhost => Some(Part::DestinationNot(loopback_v4())),
+                Family::V4 if !context.localhost => Some(Part::DestinationNot(loopback_v4())),
                 Family::V4 => None,
             });
             vec![Rule::new(parts, target)]
         }
-        Doors::These(ips) => ips
+        NodePortMatch::These(ips) => ips
             .iter()
-            .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && ground.localhost))
+            .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && context.localhost))
             .map(|ip| Rule::new([remark(), Part::Destination(Place::Host(*ip))], target))
             .collect(),
     }

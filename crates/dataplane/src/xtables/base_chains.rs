@@ -8,18 +8,18 @@ use std::borrow::Cow;
 use ferrule_kernel::nft::{self, Chain, ChainKind, Expr, Hook, Name, Verdict};
 use ferrule_kernel::xt::Table;
 
-use super::listing::{essence, is_same};
+use super::listing::{is_same, without_counters};
 
 /// Chains that packets enter by themselves.
 const ENTRIES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
 /// Whether packets enter a chain by themselves, judging by its name.
-pub fn is_entry(name: &str) -> bool {
+pub fn is_base_chain(name: &str) -> bool {
     ENTRIES.contains(&name)
 }
 
 /// The chain of this name; `None` if we put nothing there.
-pub fn entry(table: Table, name: &str) -> Option<Chain> {
+pub fn base_chain(table: Table, name: &str) -> Option<Chain> {
     const FIRST: i32 = -100;
     const LAST: i32 = 100;
     let (kind, hook, priority) = match (table, name) {
@@ -35,11 +35,14 @@ pub fn entry(table: Table, name: &str) -> Option<Chain> {
 }
 
 /// Whether a rule of somebody's iptables is this jump. Versions differ in how they put conditions.
-pub fn is_like(rule: &nft::Rule, jump: &[Expr]) -> bool {
+pub fn is_same_jump(rule: &nft::Rule, jump: &[Expr]) -> bool {
     if is_same(&rule.expressions, jump) {
         return true;
     }
-    let (found, mut wanted) = (Gist::of(&rule.expressions), Gist::of(jump));
+    let (found, mut wanted) = (
+        NormalizedJump::of(&rule.expressions),
+        NormalizedJump::of(jump),
+    );
     let remark = rule
         .comment
         .as_ref()
@@ -55,37 +58,37 @@ pub fn is_like(rule: &nft::Rule, jump: &[Expr]) -> bool {
 
 /// What a jump comes down to.
 #[derive(PartialEq)]
-struct Gist {
+struct NormalizedJump {
     to: Option<Name>,
     remark: Option<String>,
     asks_for_state: bool,
     more: bool,
 }
 
-impl Gist {
+impl NormalizedJump {
     fn of(expressions: &[Expr]) -> Self {
-        let mut gist = Self {
+        let mut jump = Self {
             to: None,
             remark: None,
             asks_for_state: false,
             more: false,
         };
-        for expr in essence(expressions) {
+        for expr in without_counters(expressions) {
             match expr {
-                Expr::Verdict(Verdict::Jump(to)) => gist.to = Some(to.clone()),
+                Expr::Verdict(Verdict::Jump(to)) => jump.to = Some(to.clone()),
                 Expr::Match(extension) if extension.name == "conntrack" => {
-                    gist.asks_for_state = true;
+                    jump.asks_for_state = true;
                 }
                 Expr::Match(extension) => {
                     let remark = extension.as_comment().map(Cow::into_owned);
-                    gist.more |= remark.is_none();
-                    gist.remark = remark;
+                    jump.more |= remark.is_none();
+                    jump.remark = remark;
                 }
-                Expr::Ct { .. } => gist.asks_for_state = true,
-                Expr::Bitwise { .. } | Expr::Cmp { .. } if gist.asks_for_state => {}
-                _ => gist.more = true,
+                Expr::Ct { .. } => jump.asks_for_state = true,
+                Expr::Bitwise { .. } | Expr::Cmp { .. } if jump.asks_for_state => {}
+                _ => jump.more = true,
             }
         }
-        gist
+        jump
     }
 }

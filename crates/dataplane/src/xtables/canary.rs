@@ -53,7 +53,8 @@ impl Canary {
         if self.directly {
             let chains: Vec<_> = chains.collect();
             // Opened anew each time: it costs little as long as nothing is written.
-            let listing = Listing::glance(&mut Nft::open()?, self.family, self.layout, &chains);
+            let listing =
+                Listing::read_chains(&mut Nft::open()?, self.family, self.layout, &chains);
             let listing = listing.map_err(said)?;
             return Ok(self.is_marked(&listing) && self.is_entered(&listing));
         }

@@ -4,62 +4,63 @@
 
 use ferrule_kernel::xt::Table;
 
-use super::base_chains::is_entry;
+use super::base_chains::is_base_chain;
 use super::document::{Document, Step};
-use super::ruleset::{Drawing, Ruleset, Statics};
+use super::ruleset::{PortRules, Ruleset, Statics};
 use crate::RuleCount;
 
 /// Rules by table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct RuleCounts {
     filter: usize,
     nat: usize,
 }
 
-impl Census {
+impl RuleCounts {
     /// Of everything.
     pub fn of(ruleset: &Ruleset) -> Self {
-        let mut census = Self::of_statics(&ruleset.statics);
+        let mut counts = Self::of_statics(&ruleset.statics);
         for ((table, _), ranks) in &ruleset.shared {
             let rules = ranks.values().map(Vec::len).sum();
-            census.count(*table, rules);
+            counts.count(*table, rules);
         }
         let chains = ruleset.chains.values();
-        census.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
-        census
+        counts.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
+        counts
     }
 
     /// Of what does not depend on Services.
     pub fn of_statics(statics: &Statics) -> Self {
-        let mut census = Self::default();
+        let mut counts = Self::default();
         for ((table, _), rules) in statics {
-            census.count(*table, rules.len());
+            counts.count(*table, rules.len());
         }
-        census
+        counts
     }
 
     /// Of one Service port.
-    pub fn of_drawing(drawing: &Drawing) -> Self {
-        let mut census = Self::default();
+    pub fn of_port(drawing: &PortRules) -> Self {
+        let mut counts = Self::default();
         for (((table, _), _), rules) in &drawing.shared {
-            census.count(*table, rules.len());
+            counts.count(*table, rules.len());
         }
-        census.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
-        census
+        counts.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
+        counts
     }
 
     /// Of rules that a document writes.
     pub fn of_document(document: &Document) -> Self {
-        let mut census = Self::default();
+        let mut counts = Self::default();
         for (table, step) in document.rules() {
             match step {
                 // A jump to ours, not one of ours.
-                Step::Append(chain, _) | Step::Insert(chain, ..) if is_entry(chain.as_str()) => {}
-                Step::Append(..) | Step::Insert(..) => census.count(table, 1),
+                Step::Append(chain, _) | Step::Insert(chain, ..)
+                    if is_base_chain(chain.as_str()) => {}
+                Step::Append(..) | Step::Insert(..) => counts.count(table, 1),
                 _ => {}
             }
         }
-        census
+        counts
     }
 
     const fn count(&mut self, table: Table, rules: usize) {

@@ -14,7 +14,7 @@ use super::document::{Document, Stage, Step};
 use super::installed::Inventory;
 use super::layout::{Fixed, Jump, Layout, Position};
 use super::rule::Rule;
-use super::ruleset::{Drawing, Rank, RuleIndex, Ruleset, Statics};
+use super::ruleset::{PortRules, Rank, RuleIndex, Ruleset, Statics};
 
 /// More Service ports than this in one chain, and writing the chain anew is cheaper.
 const MOST_EDITS: usize = 64;
@@ -80,16 +80,16 @@ fn generated(stage: &mut Stage, layout: &Layout, installed: &dyn Inventory, want
 
 /// One Service port, as it was drawn and as it is drawn now.
 #[derive(Debug)]
-pub struct Redrawn {
+pub struct Change {
     /// Which one.
     pub key: PortKey,
     /// What it had.
-    pub before: Drawing,
+    pub before: PortRules,
     /// What it has.
-    pub after: Drawing,
+    pub after: PortRules,
 }
 
-impl Redrawn {
+impl Change {
     /// Whether its rules in a shared chain are others.
     fn touches(&self, at: TableChain) -> bool {
         [false, true]
@@ -131,7 +131,7 @@ impl Redrawn {
 /// answered nor refused.
 pub fn delta(
     layout: &Layout,
-    redrawn: &[Redrawn],
+    changes: &[Change],
     index: &mut RuleIndex,
     (old, new): (&Statics, &Statics),
     all: impl FnOnce() -> Ruleset,
@@ -140,7 +140,7 @@ pub fn delta(
     let mut early = Stage::new(Table::Filter);
     let mut nat = Stage::new(Table::Nat);
     let mut late = Stage::new(Table::Filter);
-    for change in redrawn {
+    for change in changes {
         chains(&mut nat, layout, change);
     }
     for (table, fixed) in layout.fixed() {
@@ -153,7 +153,7 @@ pub fn delta(
         let at = (table, fixed.chain);
         let statics = (old.get(&at), new.get(&at));
         if fixed.shared {
-            shared(stages, at, redrawn, index, statics, &all);
+            shared(stages, at, changes, index, statics, &all);
         } else if let (before, Some(after)) = statics
             && before != Some(after)
         {
@@ -172,13 +172,13 @@ pub fn delta(
 fn shared(
     (stage, late): (&mut Stage, Option<&mut Stage>),
     at: TableChain,
-    redrawn: &[Redrawn],
+    changes: &[Change],
     index: &mut RuleIndex,
     (old, new): (Option<&Vec<Rule>>, Option<&Vec<Rule>>),
     all: &LazyCell<Ruleset, impl FnOnce() -> Ruleset>,
 ) {
-    let changed = redrawn.iter().filter(|change| change.touches(at));
-    let changed: Vec<&Redrawn> = changed.collect();
+    let changed = changes.iter().filter(|change| change.touches(at));
+    let changed: Vec<&Change> = changed.collect();
     let crossing = changed.iter().any(|change| change.crosses(at));
     if crossing || changed.len() > MOST_EDITS {
         stage.rewrite(at.1, all.shared_rules(at));
@@ -210,7 +210,7 @@ fn replace<'r>(
 }
 
 /// Chains of one Service port that came, changed or went.
-fn chains(stage: &mut Stage, layout: &Layout, change: &Redrawn) {
+fn chains(stage: &mut Stage, layout: &Layout, change: &Change) {
     let (before, after) = (&change.before.chains, &change.after.chains);
     for (chain, rules) in layout.in_order(stage.table, after) {
         if before.get(&chain) != Some(rules) {
@@ -232,7 +232,7 @@ struct Edits {
 }
 
 impl Edits {
-    fn collect(at: TableChain, changed: &[&Redrawn], index: &mut RuleIndex) -> Self {
+    fn collect(at: TableChain, changed: &[&Change], index: &mut RuleIndex) -> Self {
         let mut edits = Self::default();
         for shadowed in [false, true] {
             for change in changed {

@@ -91,7 +91,7 @@ impl Link {
         };
         for (chain, rows) in pack.rows {
             // Others change their chains as they like.
-            if !base_chains::is_entry(chain.as_str())
+            if !base_chains::is_base_chain(chain.as_str())
                 && let Some(rows) = rows.settled(&commit.handles)
             {
                 self.rows.insert((table, chain), rows);

@@ -6,7 +6,7 @@
 use ferrule_kernel::nft::{Change, Expr, Object, Rule, Verdict};
 use ferrule_kernel::xt::Table;
 
-use super::base_chains::is_entry;
+use super::base_chains::is_base_chain;
 use super::layout::Layout;
 
 /// Whether our rules are not any more what we wrote.
@@ -21,7 +21,8 @@ pub fn concerns_us(layout: &Layout, change: &Change) -> bool {
     match &change.object {
         Object::Table(_) => change.gone,
         Object::Chain(held) => {
-            change.gone && (is_entry(&held.object.name) || layout.owns(table, &held.object.name))
+            change.gone
+                && (is_base_chain(&held.object.name) || layout.owns(table, &held.object.name))
         }
         Object::Rule(held) => concerns(layout, table, &held.object, change.gone),
         _ => false,
@@ -30,7 +31,7 @@ pub fn concerns_us(layout: &Layout, change: &Change) -> bool {
 
 /// Whether a rule that came or went is ours, or stands among ours.
 fn concerns(layout: &Layout, table: Table, rule: &Rule, gone: bool) -> bool {
-    if is_entry(&rule.chain) {
+    if is_base_chain(&rule.chain) {
         let leads_to_us = rule
             .expressions
             .iter()

@@ -12,7 +12,7 @@ use ferrule_kernel::nft::{self, Expr, Name, Nft};
 use ferrule_kernel::socket::Transport;
 use ferrule_kernel::xt::Table;
 
-use super::base_chains::{is_entry, is_like};
+use super::base_chains::{is_base_chain, is_same_jump};
 use super::encode;
 use super::installed::Inventory;
 use super::layout::Layout;
@@ -64,7 +64,7 @@ impl Listing {
     }
 
     /// Reads these chains, and leaves out those that are not there.
-    pub fn glance<T: Transport>(
+    pub fn read_chains<T: Transport>(
         nft: &mut Nft<T>,
         family: Family,
         layout: &'static Layout,
@@ -97,7 +97,7 @@ impl Listing {
             Content::Ours(rules(nft, family, table, &name, |rule| {
                 digest(&rule.expressions)
             })?)
-        } else if is_entry(&name) {
+        } else if is_base_chain(&name) {
             Content::Entry(rules(nft, family, table, &name, |rule| rule)?)
         } else {
             Content::Others
@@ -164,20 +164,22 @@ impl Inventory for Listing {
             return 0;
         };
         let wanted = encode::expressions(jump, self.family);
-        let alike = rules
-            .iter()
-            .filter(|rule| wanted.as_ref().is_some_and(|wanted| is_like(rule, wanted)));
+        let alike = rules.iter().filter(|rule| {
+            wanted
+                .as_ref()
+                .is_some_and(|wanted| is_same_jump(rule, wanted))
+        });
         alike.count()
     }
 }
 
 /// Whether two rules do the same; what they have counted does not matter.
 pub fn is_same(one: &[Expr], other: &[Expr]) -> bool {
-    essence(one).eq(essence(other))
+    without_counters(one).eq(without_counters(other))
 }
 
 /// Everything but what was counted.
-pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
+pub fn without_counters(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
     let all = expressions.iter();
     all.filter(|expr| !matches!(expr, Expr::Counter { .. }))
 }
@@ -185,6 +187,6 @@ pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
 /// What a rule comes down to; what it has counted does not matter.
 pub fn digest(expressions: &[Expr]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    essence(expressions).for_each(|expr| expr.hash(&mut hasher));
+    without_counters(expressions).for_each(|expr| expr.hash(&mut hasher));
     hasher.finish()
 }

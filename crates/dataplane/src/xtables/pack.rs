@@ -218,7 +218,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             }
             let name = chain.as_str();
             let rule = self.encode(name, rule)?;
-            if base_chains::is_entry(name) && !matches!(step, Step::Delete(..)) {
+            if base_chains::is_base_chain(name) && !matches!(step, Step::Delete(..)) {
                 self.enter(known, step, name, &rule);
                 continue;
             }
@@ -237,7 +237,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     fn enter(&mut self, known: &K, step: &Step, name: &str, rule: &nft::Rule) {
         let listing = known.listing();
         let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
-        if let (false, Some(chain)) = (there, base_chains::entry(self.stage.table, name)) {
+        if let (false, Some(chain)) = (there, base_chains::base_chain(self.stage.table, name)) {
             self.pack.nobodys(|batch| batch.ensure_chain(&chain));
         }
         self.pack.nobodys(|batch| match step {

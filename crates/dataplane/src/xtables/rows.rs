@@ -31,7 +31,7 @@ enum Handle {
 impl Rows {
     /// What the kernel told.
     pub fn new(chain: &str, rules: Vec<Held<nft::Rule>>) -> Self {
-        let mixed = base_chains::is_entry(chain);
+        let mixed = base_chains::is_base_chain(chain);
         let rows = rules.into_iter().map(|held| Row {
             handle: Handle::Known(held.handle),
             digest: digest(&held.object.expressions),
@@ -48,7 +48,7 @@ impl Rows {
             Step::Delete(..) => {
                 let wanted = digest(&rule.expressions);
                 let at = self.0.iter().position(|row| match &row.rule {
-                    Some(found) => base_chains::is_like(found, &rule.expressions),
+                    Some(found) => base_chains::is_same_jump(found, &rule.expressions),
                     None => row.digest == wanted,
                 })?;
                 batch.delete_rule(&rule.chain, self.0.remove(at).handle.known()?);

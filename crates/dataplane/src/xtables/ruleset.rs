@@ -34,14 +34,14 @@ pub type Statics = BTreeMap<TableChain, Vec<Rule>>;
 
 /// What one Service port puts into the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Drawing {
+pub struct PortRules {
     /// Rules in shared chains, and whether they are [shadowed](Rank::shadowed).
     pub shared: BTreeMap<(TableChain, bool), Vec<Rule>>,
     /// Generated chains of this Service port alone.
     pub chains: BTreeMap<Chain, Vec<Rule>>,
 }
 
-impl Drawing {
+impl PortRules {
     /// Adds a rule to a shared chain.
     pub fn add(&mut self, chain: TableChain, shadowed: bool, rule: Rule) {
         self.shared.entry((chain, shadowed)).or_default().push(rule);
@@ -56,7 +56,7 @@ impl Drawing {
 
 impl Ruleset {
     /// Adds what one Service port puts into the tables.
-    pub fn add(&mut self, key: &PortKey, drawing: Drawing) {
+    pub fn add(&mut self, key: &PortKey, drawing: PortRules) {
         for ((chain, shadowed), rules) in drawing.shared {
             let rank = Rank {
                 shadowed,

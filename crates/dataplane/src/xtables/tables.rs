@@ -10,7 +10,7 @@ use ferrule_core::model::Family;
 use ferrule_kernel::xt::{Flavour, Table, Version, Xt, XtError};
 
 use super::canary::Canary;
-use super::counts::Census;
+use super::counts::RuleCounts;
 use super::document::Document;
 use super::error::{Failure, LinkError};
 use super::installed::{Installed, Inventory};
@@ -39,14 +39,14 @@ pub struct Sent {
     /// How many steps.
     pub steps: usize,
     /// Rules among them.
-    pub rules: Census,
+    pub rules: RuleCounts,
 }
 
 impl Sent {
     fn of(document: &Document) -> Self {
         Self {
             steps: document.len(),
-            rules: Census::of_document(document),
+            rules: RuleCounts::of_document(document),
         }
     }
 }
@@ -96,14 +96,17 @@ impl Tables {
     }
 
     /// Looks at what is there and writes what `plan` says.
-    pub fn settle(&mut self, plan: impl Fn(&dyn Inventory) -> Document) -> Result<Sent, Failure> {
+    pub fn reconcile(
+        &mut self,
+        plan: impl Fn(&dyn Inventory) -> Document,
+    ) -> Result<Sent, Failure> {
         let Some(link) = &mut self.link else {
-            return self.settle_by_programs(plan);
+            return self.reconcile_by_programs(plan);
         };
-        let mut result = settle_directly(link, &plan);
+        let mut result = reconcile_directly(link, &plan);
         if let Err(LinkError::Refused { owner: None, .. } | LinkError::Changed(_)) = result {
             // Somebody else may have changed something after we had looked.
-            result = settle_directly(link, &plan);
+            result = reconcile_directly(link, &plan);
         }
         match result {
             Ok(sent) => Ok(sent),
@@ -115,12 +118,12 @@ impl Tables {
                     counts: false,
                     ..
                 },
-            ) => self.settle_by_programs(plan),
+            ) => self.reconcile_by_programs(plan),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn settle_by_programs(
+    fn reconcile_by_programs(
         &self,
         plan: impl Fn(&dyn Inventory) -> Document,
     ) -> Result<Sent, Failure> {
@@ -161,7 +164,7 @@ impl Tables {
     }
 }
 
-fn settle_directly(
+fn reconcile_directly(
     link: &mut Link,
     plan: impl Fn(&dyn Inventory) -> Document,
 ) -> Result<Sent, LinkError> {

@@ -9,10 +9,10 @@ use super::super::sample::{FIREWALL, FORWARD, LAYOUT, MARK, SERVICES, key, to};
 use super::*;
 
 /// One Service port with a chain that leads to an endpoint's.
-fn drawing(name: &str) -> Drawing {
+fn drawing(name: &str) -> PortRules {
     let chooser = Chain::generated("KUBE-SVC-", name);
     let endpoint = Chain::generated("KUBE-SEP-", name);
-    let mut drawing = Drawing::default();
+    let mut drawing = PortRules::default();
     drawing.add((Table::Nat, SERVICES), false, to(chooser));
     drawing.chains.insert(chooser, vec![to(endpoint)]);
     drawing.chains.insert(endpoint, vec![to(MARK)]);

@@ -85,7 +85,7 @@ fn jumps_are_added_before_or_behind_all_rules_of_a_base_chain() {
         (None, Step::Insert(prerouting, 1, to(SERVICES))),
         (None, Step::Append(prerouting, to(MARK))),
     ];
-    let base = base_chains::entry(Table::Nat, "PREROUTING").unwrap();
+    let base = base_chains::base_chain(Table::Nat, "PREROUTING").unwrap();
     let rule = |rule| encode::rule(&rule, "PREROUTING", Family::V4).unwrap();
     let mut wanted = Batch::new(kernel_family(Family::V4), "nat");
     wanted.ensure_chain(&base);
