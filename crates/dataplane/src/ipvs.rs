@@ -57,7 +57,7 @@ const FIXED: [(Table, &[Fixed]); 2] = [
     ),
 ];
 
-/// In the order in which kube-proxy looks after them.
+/// In the order in which kube-proxy ensures them.
 fn jumps() -> Vec<Jump> {
     const PORTALS: &str = "kubernetes service portals";
     const FIREWALL: &str = "kube-proxy firewall rules";
@@ -116,10 +116,10 @@ const SETS: [&str; 17] = [
 const LONGEST: usize = 31;
 
 /// Removes virtual servers, the interface with their addresses, and sets of both families. Each is
-/// tried, whatever happens to the others; the first failure is told.
+/// tried, whatever happens to the others; the first failure is returned.
 ///
-/// The kernel forgets all virtual servers or none. They may be somebody else's, so they stay where
-/// nothing else tells of this mode.
+/// The kernel forgets all virtual servers or none. They may belong to another program, so they stay
+/// where nothing else of this mode exists.
 ///
 /// # Errors
 /// See [`ApplyError`].
@@ -162,7 +162,7 @@ impl Removal {
     }
 
     fn destroy_sets(&mut self) {
-        let sets = self.note("open a conversation about sets", Ipset::open());
+        let sets = self.note("open a socket for sets", Ipset::open());
         let Some(mut sets) = sets.flatten() else {
             return;
         };
@@ -189,7 +189,7 @@ fn set_names() -> impl Iterator<Item = String> {
 fn find_link() -> io::Result<Option<u32>> {
     let links = Route::open()?.links().map_err(said)?;
     match links.into_iter().find(|link| link.name == LINK) {
-        // As kube-proxy does: what somebody else made under this name is his.
+        // As kube-proxy does: an interface of another kind belongs to another program.
         Some(link) if link.kind.as_deref() != Some(LINK_KIND) => {
             let kind = link.kind.as_deref().unwrap_or("another kind");
             Err(io::Error::other(format!("it is {kind}, not {LINK_KIND}")))

@@ -1,9 +1,11 @@
-//! The engine for rules of iptables: what is in the tables, what is to be there, and the way between.
+//! The engine for iptables rules: compares wanted with installed rules and writes the difference.
 //!
-//! In: chains and rules that a mode draws. Out: what differs, as transactions of `nf_tables` where
-//! that is the flavour, or as text for `iptables-restore`. `diff` turns two drawings, or a drawing
-//! and what is there, into steps; `pack` makes transactions of them, `document` text; `tables` sends
-//! them. A [`Layout`](layout::Layout) says which chains a mode has; the engine knows of no mode.
+//! In: the chains and rules that a mode renders. Out: what differs, as transactions of `nf_tables`
+//! in the nft flavour, otherwise as text for `iptables-restore`. `diff` turns a ruleset and what is
+//! installed, or two renderings of what changed, into steps; `pack` makes transactions of them,
+//! `document` text; `tables` sends them.
+//!
+//! A [`Layout`](layout::Layout) says which chains a mode has. The engine knows no mode.
 
 use ferrule_core::model::Family;
 use ferrule_kernel::xt::{Xt, XtError};
@@ -19,6 +21,7 @@ pub(crate) mod document;
 pub(crate) mod encode;
 pub(crate) mod error;
 pub(crate) mod installed;
+pub(crate) mod isolate;
 pub(crate) mod layout;
 pub(crate) mod link;
 pub(crate) mod listen;
@@ -32,7 +35,7 @@ pub(crate) mod ruleset;
 mod sample;
 pub(crate) mod tables;
 
-/// Chains that kubelet makes in its flavour of iptables, by which others find out which one that is.
+/// Chains that kubelet makes in its flavour of iptables, so that other programs can find it out.
 const KUBELET_HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
 /// Opens iptables in the network namespace of the calling thread, in kubelet's flavour where kubelet

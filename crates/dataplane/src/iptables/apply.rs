@@ -1,8 +1,8 @@
-//! Sends steps to the kernel, and remembers what is there.
+//! Programs the tables, and remembers what a delta needs.
 //!
 //! What a delta needs to know about the rest is little: the rules that facts about the node decide,
 //! and where in shared chains each Service port's rules are. The rest is not remembered but read
-//! back when there is doubt.
+//! again in a full sync.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -53,7 +53,7 @@ struct Written {
 }
 
 impl Iptables {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens iptables in the network namespace of the calling thread.
     ///
     /// # Errors
     /// There is no iptables for this family (`NotFound`), or it does not work here.
@@ -69,7 +69,7 @@ impl Iptables {
         Ok(Self::new(family, options, xt))
     }
 
-    /// Programs through this conversation.
+    /// Programs by this iptables.
     pub fn new(family: Family, options: Options, xt: Xt) -> Self {
         let host = Host::default();
         let abilities = HostFacts {
@@ -89,7 +89,7 @@ impl Iptables {
         }
     }
 
-    /// The same by iptables' programs alone, also where the tables could be spoken to directly.
+    /// The same by iptables' programs alone, also where the tables could be written directly.
     #[must_use]
     pub fn by_programs(mut self) -> Self {
         self.tables = self.tables.by_programs();
@@ -108,10 +108,10 @@ impl Iptables {
         RenderContext::new(family, options, facts, host, endpoints, local)
     }
 
-    fn whole(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+    fn full(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
         let counters = make_counters();
         (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
-        // Another chance for everybody. What somebody had instead is older than any delta.
+        // Everything is tried again. What a port had instead is older than any delta.
         for (key, refused) in std::mem::take(&mut self.refused) {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
@@ -154,13 +154,13 @@ impl Iptables {
         Ok(self.applied(sent.steps))
     }
 
-    /// Makes the tables be so; what it took.
+    /// Makes the tables have these rules.
     pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
         self.tables
             .reconcile(|there| diff::full(&LAYOUT, there, wanted))
     }
 
-    /// Whether something changes about which our picture differs from what was told.
+    /// Whether a Service port changes that is not programmed as desired.
     fn concerns_refused(&self, delta: &FamilyDelta) -> bool {
         let mut keys = delta.changes.keys();
         keys.any(|key| self.refused.contains_key(key))
@@ -173,7 +173,7 @@ impl Iptables {
         desired: &Desired,
         delta: &FamilyDelta,
     ) -> Result<Applied, TablesError> {
-        let draw = |side: &Option<std::sync::Arc<_>>| {
+        let rendered = |side: &Option<std::sync::Arc<_>>| {
             let exposure = side.as_deref();
             exposure.map_or_else(PortRules::default, |exposure| {
                 render::exposure(exposure, &context)
@@ -184,8 +184,8 @@ impl Iptables {
             .iter()
             .map(|(key, change)| Change {
                 key: key.clone(),
-                before: draw(&change.before),
-                after: draw(&change.after),
+                before: rendered(&change.before),
+                after: rendered(&change.after),
             })
             .collect();
         let statics = statics::build(&context);
@@ -219,7 +219,7 @@ impl Iptables {
         Applied {
             steps,
             kept: 0,
-            rules: written.map_or_else(Vec::new, |all| all.counts.told(all.fresh)),
+            rules: written.map_or_else(Vec::new, |all| all.counts.reported(all.fresh)),
             refused: refused
                 .map(|(key, refused)| Refusal {
                     key: key.clone(),
@@ -242,20 +242,20 @@ impl Dataplane for Iptables {
         {
             match self.delta(written, context, work.desired, delta) {
                 Ok(applied) => return Ok(applied),
-                // Whoever has the lock would keep us waiting for it again.
+                // The lock would be waited for again.
                 Err(error) if error.is_locked() => return Err(error.into()),
-                // Somebody changed our chains, or a rule cannot be: the whole tells which.
+                // An external change, or a rule that is refused: the full sync finds out which.
                 Err(_) => last_good = before(delta),
             }
         }
-        self.whole(work, last_good)
+        self.full(work, last_good)
     }
 
-    /// Removes our rules and chains, whichever of the two programs made them. What belongs to
-    /// kubelet and to others stays.
+    /// Removes our rules and chains, whichever program made them. Chains of kubelet and of other
+    /// programs stay.
     fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        // Rules of mode ipvs lead to the same chains: neither can be removed without the other.
+        // Rules of mode ipvs jump to the same chains: neither can be removed without the other.
         let layouts: [&Layout; 2] = [&LAYOUT, &ipvs::LAYOUT];
         let sent = self.tables.reconcile(|there| removal(&layouts, there));
         let sent = sent.map_err(|failure| failure.error)?;

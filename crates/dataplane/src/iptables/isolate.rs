@@ -1,7 +1,7 @@
 //! Keeps one Service port whose rules are refused from taking all others down.
 //!
 //! iptables often names the line at fault, and then its owner is left out at once. Where it does
-//! not, halves of the Service ports are tried in a network of their own, where nobody gets hurt,
+//! not, halves of the Service ports are tried in a network of their own, where no traffic is,
 //! until the culprit is alone. That costs some tries, but only on the bad day.
 //!
 //! A Service port that is left out keeps what it had before, if that is known.
@@ -19,6 +19,7 @@ use super::render;
 use super::statics::RenderContext;
 use crate::xtables::diff;
 use crate::xtables::error::Failure;
+use crate::xtables::isolate::culprits;
 use crate::xtables::ruleset::Ruleset;
 use crate::xtables::tables::{Sent, Tables};
 
@@ -28,7 +29,7 @@ const MOST_REFUSED: usize = 64;
 /// Why a Service port is not programmed as desired, and what it has instead.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// What was said.
+    /// The error.
     pub message: String,
     /// As it was when it was last programmed.
     pub instead: Option<Arc<Exposure>>,
@@ -38,7 +39,7 @@ pub struct Refused {
 enum Finding {
     /// Rules cannot use counters here.
     Counters,
-    /// These Service ports are refused, each with what was said; maybe none.
+    /// These Service ports are refused, each with the error; maybe none.
     Culprits(Vec<(PortKey, String)>),
 }
 
@@ -107,7 +108,7 @@ impl Iptables {
         render::ruleset(chosen, context)
     }
 
-    /// Finds out what is refused, without being told and without touching what is installed.
+    /// Finds out what is refused, without touching what is installed.
     fn search(&self, desired: &Desired, context: &RenderContext) -> Finding {
         let all: Vec<&Exposure> = desired
             .exposures(self.family)
@@ -120,19 +121,24 @@ impl Iptables {
                 _ => &**exposure,
             })
             .collect();
-        // The direct way tells whose fault it is, so only programs have to be asked.
+        // Direct writing names the port at fault, so only programs need this.
         let tables = self.tables.by_programs();
         let finding = netns::isolated(|| {
             let mut trial = Trial { tables, context };
             if self.is_counting() && trial.cannot_count() {
                 return Finding::Counters;
             }
-            let mut culprits = Vec::new();
-            // If not even this works, it is nobody's fault.
-            if trial.program([], context).is_ok() {
-                trial.narrow(&all, &mut culprits);
+            // If not even this works, no Service port is at fault.
+            if trial.program([], context).is_err() {
+                return Finding::Culprits(Vec::new());
             }
-            Finding::Culprits(culprits)
+            let found = culprits(&all, MOST_REFUSED, &mut |some| {
+                let result = trial.program(some.iter().copied(), context);
+                result.map(drop).map_err(|failure| failure.error)
+            });
+            let found = found.into_iter();
+            let named = found.map(|(exposure, error)| (exposure.key.clone(), error.to_string()));
+            Finding::Culprits(named.collect())
         });
         match finding {
             Ok(finding) => finding,
@@ -143,7 +149,7 @@ impl Iptables {
     }
 }
 
-/// Attempts in a network where nobody gets hurt.
+/// Attempts in a network namespace without traffic.
 struct Trial<'a> {
     tables: Tables,
     context: &'a RenderContext,
@@ -174,19 +180,5 @@ impl Trial<'_> {
         }
         probe.host.count_invalid = false;
         self.program([], &probe).is_ok()
-    }
-
-    /// Looks for culprits among these.
-    fn narrow(&mut self, suspects: &[&Exposure], culprits: &mut Vec<(PortKey, String)>) {
-        let Err(failure) = self.program(suspects.iter().copied(), self.context) else {
-            return;
-        };
-        if let [only] = suspects {
-            culprits.push((only.key.clone(), failure.error.to_string()));
-        } else if culprits.len() < MOST_REFUSED {
-            let (left, right) = suspects.split_at(suspects.len() / 2);
-            self.narrow(left, culprits);
-            self.narrow(right, culprits);
-        }
     }
 }

@@ -65,7 +65,7 @@ const fn generated(role: Role, depth: u8) -> Generated {
     }
 }
 
-/// In the order in which kube-proxy looks after them.
+/// In the order in which kube-proxy ensures them.
 fn jumps() -> Vec<Jump> {
     const PORTALS: &str = "kubernetes service portals";
     const EXTERNAL: &str = "kubernetes externally-visible service portals";

@@ -15,11 +15,11 @@ pub enum Role {
     Cluster,
     /// Chooses among the endpoints on this node.
     Local,
-    /// Where traffic from outside enters.
+    /// Takes traffic from outside.
     External,
     /// Lets allowed sources pass to a load balancer IP.
     Firewall,
-    /// Leads to one endpoint.
+    /// Translates to one endpoint.
     Endpoint,
 }
 
@@ -50,13 +50,13 @@ pub enum Shared {
     RefusedServices,
     /// Refuses traffic to other addresses.
     RefusedExternals,
-    /// Accepts questions of load balancers about health.
+    /// Accepts health checks of load balancers.
     HealthChecks,
     /// Drops what no allowed source sent to a load balancer IP.
     ProxyFirewall,
-    /// Leads from addresses to chains of Service ports.
+    /// Jumps from addresses to chains of Service ports.
     Services,
-    /// Leads from NodePorts to chains of Service ports.
+    /// Jumps from NodePorts to chains of Service ports.
     NodePorts,
 }
 
@@ -125,7 +125,7 @@ impl Names {
         Chain::generated(role.prefix(), self.suffix.as_str())
     }
 
-    /// The chain that leads to this endpoint.
+    /// The chain that translates to this endpoint.
     pub fn endpoint(&self, ip: std::net::IpAddr, port: Port) -> Chain {
         let seed = format!("{}{}", self.seed, format_socket(ip, port));
         Chain::generated(Role::Endpoint.prefix(), Suffix::of(&seed).as_str())

@@ -1,7 +1,7 @@
-//! Draws Service ports as rules.
+//! Renders Service ports as rules.
 //!
-//! In: one exposure at a time, and what all rules depend on. Out: [`PortRules`]s. Each exposure is
-//! drawn without looking at others, so that a change redraws only what changed.
+//! In: one exposure at a time, and what all rules depend on. Out: [`PortRules`]. Each exposure is
+//! rendered by itself, so that a change renders only what changed.
 
 use std::net::IpAddr;
 
@@ -32,32 +32,32 @@ pub fn ruleset<'a>(
 
 /// What one Service port puts into the tables.
 pub fn exposure(exposure: &Exposure, context: &RenderContext) -> PortRules {
-    let mut sketch = Sketch {
+    let mut renderer = Renderer {
         exposure,
         context,
         names: Names::new(&exposure.key),
-        drawing: PortRules::default(),
+        rules: PortRules::default(),
     };
     for frontend in &exposure.frontends {
-        sketch.dispatch(frontend);
+        renderer.dispatch(frontend);
     }
-    sketch.health_check();
-    if sketch.reached() {
-        sketch.external();
-        sketch.firewall();
+    renderer.health_check();
+    if renderer.reached() {
+        renderer.external();
+        renderer.firewall();
     }
     for pool in [Pool::Cluster, Pool::Local] {
-        sketch.balance(pool);
+        renderer.balance(pool);
     }
-    sketch.endpoints();
-    sketch.drawing
+    renderer.endpoints();
+    renderer.rules
 }
 
-struct Sketch<'a> {
+struct Renderer<'a> {
     exposure: &'a Exposure,
     context: &'a RenderContext,
     names: Names,
-    drawing: PortRules,
+    rules: PortRules,
 }
 
 const fn chooser(pool: Pool) -> Role {
@@ -67,22 +67,22 @@ const fn chooser(pool: Pool) -> Role {
     }
 }
 
-impl Sketch<'_> {
+impl Renderer<'_> {
     fn put(&mut self, shared: Shared, shadowed: bool, rule: Rule) {
-        self.drawing.add(shared.at(), shadowed, rule);
+        self.rules.add(shared.at(), shadowed, rule);
     }
 
     fn chain(&mut self, role: Role, rules: Vec<Rule>) {
-        self.drawing.chains.insert(self.names.chain(role), rules);
+        self.rules.chains.insert(self.names.chain(role), rules);
     }
 
-    fn remark(&self, rest: &str) -> Part {
+    fn comment(&self, rest: &str) -> Part {
         Part::Comment(format!("{}{rest}", self.names.label).into())
     }
 
-    /// A remark about a single endpoint; too many of them are left out.
-    fn small_remark(&self, rest: &str) -> Option<Part> {
-        (!self.context.large).then(|| self.remark(rest))
+    /// A comment about a single endpoint; too many of them are left out.
+    fn small_comment(&self, rest: &str) -> Option<Part> {
+        (!self.context.large).then(|| self.comment(rest))
     }
 
     /// Some endpoint somewhere could serve.
@@ -122,7 +122,7 @@ impl Sketch<'_> {
             FrontendKind::ClusterIp => {
                 if let Action::Balance(pool) = frontend.action {
                     let to = self.names.chain(chooser(pool));
-                    self.lead(frontend, " cluster IP", to);
+                    self.jump(frontend, " cluster IP", to);
                 } else {
                     self.refuse(Shared::RefusedServices, frontend);
                 }
@@ -130,7 +130,7 @@ impl Sketch<'_> {
             FrontendKind::ExternalIp => {
                 if self.reached() {
                     let to = self.names.chain(Role::External);
-                    self.lead(frontend, " external IP", to);
+                    self.jump(frontend, " external IP", to);
                 }
                 self.refuse(Shared::RefusedExternals, frontend);
             }
@@ -143,7 +143,7 @@ impl Sketch<'_> {
                         Role::External
                     };
                     let to = self.names.chain(role);
-                    self.lead(frontend, " loadbalancer IP", to);
+                    self.jump(frontend, " loadbalancer IP", to);
                     if guarded {
                         self.guard(frontend, to);
                     }
@@ -159,15 +159,15 @@ impl Sketch<'_> {
         }
     }
 
-    fn lead(&mut self, frontend: &Frontend, remark: &str, to: Chain) {
-        let mut parts = vec![self.remark(remark)];
+    fn jump(&mut self, frontend: &Frontend, comment: &str, to: Chain) {
+        let mut parts = vec![self.comment(comment)];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, Target::Jump(to));
         self.put(Shared::Services, frontend.shadowed, rule);
     }
 
     fn guard(&mut self, frontend: &Frontend, by: Chain) {
-        let mut parts = vec![self.remark(&format!(" traffic not accepted by {by}"))];
+        let mut parts = vec![self.comment(&format!(" traffic not accepted by {by}"))];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, Target::Drop);
         self.put(Shared::ProxyFirewall, frontend.shadowed, rule);
@@ -180,7 +180,7 @@ impl Sketch<'_> {
             Action::Reject => (Target::Reject, " has no endpoints"),
             Action::Drop => (Target::Drop, " has no local endpoints"),
         };
-        let mut parts = vec![self.remark(reason)];
+        let mut parts = vec![self.comment(reason)];
         if frontend.ip.is_none() {
             parts.push(Part::ToLocal);
         }
@@ -193,7 +193,7 @@ impl Sketch<'_> {
         let context = self.context;
         if context.family == Family::V4 && context.localhost && context.host.count_localhost {
             let parts = vec![
-                self.remark(""),
+                self.comment(""),
                 Part::Protocol(self.exposure.key.protocol),
                 Part::Destination(Place::Net(loopback_v4())),
                 Part::Port(frontend.port),
@@ -202,7 +202,7 @@ impl Sketch<'_> {
             let rule = Rule::new(parts, target);
             self.put(Shared::NodePorts, frontend.shadowed, rule);
         }
-        let mut parts = vec![self.remark("")];
+        let mut parts = vec![self.comment("")];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, target);
         self.put(Shared::NodePorts, frontend.shadowed, rule);
@@ -213,7 +213,7 @@ impl Sketch<'_> {
             return;
         };
         let parts = vec![
-            self.remark(" health check node port"),
+            self.comment(" health check node port"),
             Part::Protocol(Protocol::Tcp),
             Part::Port(port),
         ];
@@ -224,28 +224,28 @@ impl Sketch<'_> {
         );
     }
 
-    /// Where traffic from outside enters.
+    /// The chain for traffic from outside.
     fn external(&mut self) {
         let Some(frontend) = self.externals().next() else {
             return;
         };
         let action = frontend.action;
         let label = &self.names.label;
-        let remark =
+        let comment =
             |what: &str| Part::Comment(format!("{what} for {label} external destinations").into());
         let mark = Target::Jump(names::MARK_MASQ);
         let cluster = Target::Jump(self.names.chain(Role::Cluster));
         let mut rules = Vec::new();
         match self.exposure.external_policy {
             TrafficPolicy::Cluster => {
-                rules.push(Rule::new([remark("masquerade traffic")], mark));
+                rules.push(Rule::new([comment("masquerade traffic")], mark));
             }
             TrafficPolicy::Local => {
                 if let Some(detector) = &self.context.detector {
-                    let parts = [remark("pod traffic"), from_pod(detector)];
+                    let parts = [comment("pod traffic"), from_pod(detector)];
                     rules.push(Rule::new(parts, cluster));
                 }
-                let here = |what| [remark(what), Part::FromLocal];
+                let here = |what| [comment(what), Part::FromLocal];
                 rules.push(Rule::new(here("masquerade LOCAL traffic"), mark));
                 rules.push(Rule::new(here("route LOCAL traffic"), cluster));
             }
@@ -263,7 +263,7 @@ impl Sketch<'_> {
             return;
         }
         let allow = |place| {
-            let parts = [self.remark(" loadbalancer IP"), Part::Source(place)];
+            let parts = [self.comment(" loadbalancer IP"), Part::Source(place)];
             Rule::new(parts, Target::Jump(self.names.chain(Role::External)))
         };
         let ranges = self.exposure.source_ranges.iter();
@@ -286,19 +286,19 @@ impl Sketch<'_> {
         }
         let mut rules = Vec::with_capacity(1 + 2 * endpoints.len());
         rules.extend(self.masquerade(pool));
-        let lead = |endpoint: &Endpoint, condition: Option<Part>| {
+        let jump = |endpoint: &Endpoint, condition: Option<Part>| {
             let socket = format_socket(endpoint.ip, endpoint.port);
-            let remark = self.small_remark(&format!(" -> {socket}"));
+            let comment = self.small_comment(&format!(" -> {socket}"));
             let to = self.names.endpoint(endpoint.ip, endpoint.port);
             Rule::new(
-                remark.into_iter().chain(condition).collect::<Vec<_>>(),
+                comment.into_iter().chain(condition).collect::<Vec<_>>(),
                 Target::Jump(to),
             )
         };
         if let Some(seconds) = self.exposure.affinity_seconds {
             rules.extend(endpoints.iter().map(|endpoint| {
                 let list = self.names.endpoint(endpoint.ip, endpoint.port);
-                lead(
+                jump(
                     endpoint,
                     Some(Part::Remembered(list.as_str().into(), seconds.get())),
                 )
@@ -307,7 +307,7 @@ impl Sketch<'_> {
         let mut left = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
         for endpoint in endpoints {
             let condition = (left > 1).then_some(Part::OneIn(left));
-            rules.push(lead(endpoint, condition));
+            rules.push(jump(endpoint, condition));
             left -= 1;
         }
         self.chain(chooser(pool), rules);
@@ -319,7 +319,7 @@ impl Sketch<'_> {
         let cluster = frontends.iter().find(|frontend| {
             frontend.kind == FrontendKind::ClusterIp && frontend.action == Action::Balance(pool)
         })?;
-        let mut parts = vec![self.remark(" cluster IP")];
+        let mut parts = vec![self.comment(" cluster IP")];
         parts.extend(self.address(cluster));
         match (cluster.masquerade, &self.context.detector) {
             (Masquerade::Always, _) => {}
@@ -329,22 +329,22 @@ impl Sketch<'_> {
         Some(Rule::new(parts, Target::Jump(names::MARK_MASQ)))
     }
 
-    /// The chains that lead to endpoints.
+    /// The chains of endpoints.
     fn endpoints(&mut self) {
         for endpoint in &self.exposure.endpoints {
             let chain = self.names.endpoint(endpoint.ip, endpoint.port);
-            let mut itself: Vec<Part> = self.small_remark("").into_iter().collect();
-            let mut anybody = itself.clone();
+            let mut itself: Vec<Part> = self.small_comment("").into_iter().collect();
+            let mut any_client = itself.clone();
             itself.push(Part::Source(Place::Host(endpoint.ip)));
             if self.exposure.affinity_seconds.is_some() {
-                anybody.push(Part::Remember(chain.as_str().into()));
+                any_client.push(Part::Remember(chain.as_str().into()));
             }
-            anybody.push(Part::Protocol(self.exposure.key.protocol));
+            any_client.push(Part::Protocol(self.exposure.key.protocol));
             let rules = vec![
                 Rule::new(itself, Target::Jump(names::MARK_MASQ)),
-                Rule::new(anybody, Target::Dnat(endpoint.ip, endpoint.port)),
+                Rule::new(any_client, Target::Dnat(endpoint.ip, endpoint.port)),
             ];
-            self.drawing.chains.insert(chain, rules);
+            self.rules.chains.insert(chain, rules);
         }
     }
 }

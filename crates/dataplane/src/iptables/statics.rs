@@ -12,7 +12,7 @@ use super::names::{self, Shared};
 use crate::xtables::rule::{Part, Place, Rule, Target};
 use crate::xtables::ruleset::Statics;
 
-/// More endpoints than this, and remarks about each of them are left out.
+/// More endpoints than this, and comments about each of them are left out.
 const LARGE: usize = 1000;
 
 /// What all rules depend on.
@@ -26,9 +26,9 @@ pub struct RenderContext {
     pub host: HostFacts,
     /// NodePorts answer on 127.0.0.0/8.
     pub localhost: bool,
-    /// There are so many endpoints that remarks about each would cost too much.
+    /// There are so many endpoints that comments about each would cost too much.
     pub large: bool,
-    /// How packets from pods are told from others.
+    /// How packets from pods are recognised.
     pub detector: Option<Detector>,
     /// Where NodePorts answer.
     pub node_ports: NodePortMatch,
@@ -73,9 +73,9 @@ impl RenderContext {
         }
     }
 
-    /// Whether chains of Service ports that did not change look the same.
+    /// Whether chains of Service ports that did not change are rendered the same.
     ///
-    /// Remarks about endpoints do not count: as in kube-proxy they come and go when their chain is
+    /// Comments about endpoints do not count: as in kube-proxy they come and go when their chain is
     /// written for another reason.
     pub fn renders_like(&self, other: &Self) -> bool {
         let bare = |context: &Self| Self {
@@ -145,17 +145,17 @@ fn forward(context: &RenderContext) -> Vec<Rule> {
         }
         rules.push(Rule::new(parts, Target::Drop));
     }
-    let remark = |text: &str| Part::Comment(text.into());
+    let comment = |text: &str| Part::Comment(text.into());
     rules.push(Rule::new(
         [
-            remark("kubernetes forwarding rules"),
+            comment("kubernetes forwarding rules"),
             Part::Marked(context.mark),
         ],
         Target::Accept,
     ));
     rules.push(Rule::new(
         [
-            remark("kubernetes forwarding conntrack rule"),
+            comment("kubernetes forwarding conntrack rule"),
             Part::State("RELATED,ESTABLISHED"),
         ],
         Target::Accept,
@@ -180,16 +180,16 @@ pub(super) fn loopback_v4() -> IpNet {
     Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into()
 }
 
-/// Leads to NodePorts whatever no Service took.
+/// Jumps to NodePorts, for what no Service took.
 fn last_services(context: &RenderContext) -> Vec<Rule> {
-    let remark = || {
+    let comment = || {
         let text = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
         Part::Comment(text.into())
     };
     let target = Target::Jump(names::NODE_PORTS);
     match &context.node_ports {
         NodePortMatch::All => {
-            let mut parts = vec![remark(), Part::ToLocal];
+            let mut parts = vec![comment(), Part::ToLocal];
             parts.extend(match context.family {
                 Family::V6 => Some(Part::DestinationNot(IpAddr::V6(Ipv6Addr::LOCALHOST).into())),
                 Family::V4 if !context.localhost => Some(Part::DestinationNot(loopback_v4())),
@@ -200,7 +200,7 @@ fn last_services(context: &RenderContext) -> Vec<Rule> {
         NodePortMatch::These(ips) => ips
             .iter()
             .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && context.localhost))
-            .map(|ip| Rule::new([remark(), Part::Destination(Place::Host(*ip))], target))
+            .map(|ip| Rule::new([comment(), Part::Destination(Place::Host(*ip))], target))
             .collect(),
     }
 }

@@ -1,7 +1,7 @@
-//! The chains that packets enter by themselves, and the jumps from there to ours.
+//! Base chains, where packets enter from the kernel's hooks, and the jumps from them to our chains.
 //!
-//! They belong to everybody. Ours among their rules are found again however some version of iptables
-//! put them; missing chains are made as iptables makes them.
+//! Base chains are not ours. Our jumps in them are recognised whichever version of iptables wrote
+//! them; missing base chains are made as iptables makes them.
 
 use std::borrow::Cow;
 
@@ -10,15 +10,15 @@ use ferrule_kernel::xt::Table;
 
 use super::listing::{is_same, without_counters};
 
-/// Chains that packets enter by themselves.
-const ENTRIES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// The names of base chains.
+const BASE_CHAINS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
-/// Whether packets enter a chain by themselves, judging by its name.
+/// Whether a chain is a base chain, judging by its name.
 pub fn is_base_chain(name: &str) -> bool {
-    ENTRIES.contains(&name)
+    BASE_CHAINS.contains(&name)
 }
 
-/// The chain of this name; `None` if we put nothing there.
+/// The base chain of this name; `None` if no jump of ours is in it.
 pub fn base_chain(table: Table, name: &str) -> Option<Chain> {
     const FIRST: i32 = -100;
     const LAST: i32 = 100;
@@ -34,7 +34,7 @@ pub fn base_chain(table: Table, name: &str) -> Option<Chain> {
     Some(Chain::base(name, kind, hook, priority))
 }
 
-/// Whether a rule of somebody's iptables is this jump. Versions differ in how they put conditions.
+/// Whether a rule is this jump, whichever version of iptables wrote it.
 pub fn is_same_jump(rule: &nft::Rule, jump: &[Expr]) -> bool {
     if is_same(&rule.expressions, jump) {
         return true;
@@ -43,25 +43,25 @@ pub fn is_same_jump(rule: &nft::Rule, jump: &[Expr]) -> bool {
         NormalizedJump::of(&rule.expressions),
         NormalizedJump::of(jump),
     );
-    let remark = rule
+    let comment = rule
         .comment
         .as_ref()
         .map(|comment| comment.as_str().to_owned());
-    // Older ones kept remarks beside the rule.
-    if let (None, Some(_)) = (&found.remark, &remark)
-        && wanted.remark == remark
+    // Older versions keep comments beside the rule.
+    if let (None, Some(_)) = (&found.comment, &comment)
+        && wanted.comment == comment
     {
-        wanted.remark = None;
+        wanted.comment = None;
     }
     !found.more && found == wanted
 }
 
-/// What a jump comes down to.
+/// A jump, without what differs between versions of iptables.
 #[derive(PartialEq)]
 struct NormalizedJump {
     to: Option<Name>,
-    remark: Option<String>,
-    asks_for_state: bool,
+    comment: Option<String>,
+    matches_state: bool,
     more: bool,
 }
 
@@ -69,23 +69,23 @@ impl NormalizedJump {
     fn of(expressions: &[Expr]) -> Self {
         let mut jump = Self {
             to: None,
-            remark: None,
-            asks_for_state: false,
+            comment: None,
+            matches_state: false,
             more: false,
         };
         for expr in without_counters(expressions) {
             match expr {
                 Expr::Verdict(Verdict::Jump(to)) => jump.to = Some(to.clone()),
                 Expr::Match(extension) if extension.name == "conntrack" => {
-                    jump.asks_for_state = true;
+                    jump.matches_state = true;
                 }
                 Expr::Match(extension) => {
-                    let remark = extension.as_comment().map(Cow::into_owned);
-                    jump.more |= remark.is_none();
-                    jump.remark = remark;
+                    let comment = extension.as_comment().map(Cow::into_owned);
+                    jump.more |= comment.is_none();
+                    jump.comment = comment;
                 }
-                Expr::Ct { .. } => jump.asks_for_state = true,
-                Expr::Bitwise { .. } | Expr::Cmp { .. } if jump.asks_for_state => {}
+                Expr::Ct { .. } => jump.matches_state = true,
+                Expr::Bitwise { .. } | Expr::Cmp { .. } if jump.matches_state => {}
                 _ => jump.more = true,
             }
         }

@@ -1,25 +1,24 @@
-//! Notices that somebody flushed a table.
+//! Notices that a table was flushed, where the kernel sends no notifications.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::Nft;
-use ferrule_kernel::xt::{Table, Xt, XtError};
+use ferrule_kernel::xt::{Table, Xt};
 
-use super::installed::{Installed, Inventory};
+use super::installed::{Inventory, Saved};
 use super::layout::Layout;
 use super::listing::Listing;
 use crate::{Cadence, Watcher, said};
 
-/// Watches over the tables of one family.
+/// Inspects the tables of one family.
 #[derive(Clone, Debug)]
 pub struct Canary {
     family: Family,
     layout: &'static Layout,
     xt: Xt,
-    /// The tables can be looked at without a program.
+    /// The tables can be read without a program.
     directly: bool,
 }
 
@@ -38,12 +37,11 @@ impl Canary {
         }
     }
 
-    /// Whether what marks our rules is still there: the chain that kube-proxy looks for, and the
-    /// jumps to our chains. When it is not, somebody flushed a table, and everything is to be
-    /// looked at.
+    /// Whether the canary chain and the jumps to our chains are still installed. When they are not,
+    /// a table was flushed, and a full sync is due.
     ///
     /// # Errors
-    /// It cannot be told, for example while somebody else has the tables locked.
+    /// The tables cannot be read, for example while another process holds the lock.
     fn is_intact(&self) -> io::Result<bool> {
         let canary = self.layout.canary.as_ref();
         let canary = canary.map(|chain| (Table::Mangle, chain.as_str()));
@@ -56,37 +54,31 @@ impl Canary {
             let listing =
                 Listing::read_chains(&mut Nft::open()?, self.family, self.layout, &chains);
             let listing = listing.map_err(said)?;
-            return Ok(self.is_marked(&listing) && self.is_entered(&listing));
+            return Ok(self.has_canary(&listing) && self.has_jumps(&listing));
         }
-        let mut texts = BTreeMap::new();
+        let mut saved = Saved::default();
         for (table, chain) in chains {
-            match self.xt.list(table, chain) {
-                // `-S` says `-N` where saving would say `:`.
-                Ok(text) => {
-                    texts.insert(table, text.unwrap_or_default().replace("-N ", ":"));
-                }
-                Err(XtError::Missing { .. }) if self.layout.can_do_without(table) => {}
-                Err(error) => return Err(io::Error::other(error)),
-            }
+            let printed = self.xt.list(table, chain);
+            // `-S` prints `-N` where saving prints `:`.
+            let printed = printed.map(|text| text.unwrap_or_default().replace("-N ", ":"));
+            let added = saved.add(self.layout, table, printed);
+            added.map_err(io::Error::other)?;
         }
-        let mut installed = Installed::new(self.family);
-        for (table, text) in &texts {
-            installed.read(*table, text);
-        }
-        // Nobody can flush a table that the kernel does not have.
-        let marked = !texts.contains_key(&Table::Mangle) || self.is_marked(&installed);
-        Ok(marked && self.is_entered(&installed))
+        let installed = saved.installed(self.family);
+        // A table that the kernel does not have cannot be flushed.
+        let canary = !saved.has(Table::Mangle) || self.has_canary(&installed);
+        Ok(canary && self.has_jumps(&installed))
     }
 
-    /// Whether the chain is there that kube-proxy looks for.
-    fn is_marked(&self, there: &dyn Inventory) -> bool {
+    /// Whether the canary chain is installed.
+    fn has_canary(&self, there: &dyn Inventory) -> bool {
         let canary = self.layout.canary;
         canary.is_none_or(|chain| there.has(Table::Mangle, chain.as_str()))
     }
 
-    /// Whether our chains are led to. A flush may leave chains alone, so their being there says
-    /// nothing. A jump says that where it leads to is there, too.
-    fn is_entered(&self, there: &dyn Inventory) -> bool {
+    /// Whether the jumps to our chains are installed. A flush may keep chains, so their existence
+    /// proves nothing; a jump proves that its chain exists, too.
+    fn has_jumps(&self, there: &dyn Inventory) -> bool {
         let jumps = self.layout.jumps.iter();
         jumps
             .filter(|jump| self.layout.inspected.contains(&(jump.table, jump.from)))

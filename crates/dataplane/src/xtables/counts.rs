@@ -39,12 +39,12 @@ impl RuleCounts {
     }
 
     /// Of one Service port.
-    pub fn of_port(drawing: &PortRules) -> Self {
+    pub fn of_port(port: &PortRules) -> Self {
         let mut counts = Self::default();
-        for (((table, _), _), rules) in &drawing.shared {
+        for (((table, _), _), rules) in &port.shared {
             counts.count(*table, rules.len());
         }
-        counts.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
+        counts.count(Table::Nat, port.chains.values().map(Vec::len).sum());
         counts
     }
 
@@ -53,7 +53,7 @@ impl RuleCounts {
         let mut counts = Self::default();
         for (table, step) in document.rules() {
             match step {
-                // A jump to ours, not one of ours.
+                // A jump from a base chain.
                 Step::Append(chain, _) | Step::Insert(chain, ..)
                     if is_base_chain(chain.as_str()) => {}
                 Step::Append(..) | Step::Insert(..) => counts.count(table, 1),
@@ -72,7 +72,7 @@ impl RuleCounts {
         }
     }
 
-    /// These, and others.
+    /// The sum of both.
     pub const fn plus(self, other: Self) -> Self {
         Self {
             filter: self.filter + other.filter,
@@ -80,7 +80,7 @@ impl RuleCounts {
         }
     }
 
-    /// The same after something that was so is different.
+    /// The same after a part changed.
     pub const fn with(self, before: Self, after: Self) -> Self {
         let all = self.plus(after);
         Self {
@@ -90,7 +90,7 @@ impl RuleCounts {
     }
 
     /// For metrics, beside those that were written last.
-    pub fn told(self, written: Self) -> Vec<RuleCount> {
+    pub fn reported(self, written: Self) -> Vec<RuleCount> {
         let count = |table: Table, owned, written| RuleCount {
             table: table.as_str(),
             owned,

@@ -1,8 +1,8 @@
-//! What to write so that the tables become as drawn.
+//! What to write so that the tables become as wanted.
 //!
-//! [`full`] compares everything with what is installed. [`delta`] compares two drawings of what
-//! changed and costs what changed: chains of Service ports are written anew, and in chains that
-//! all share single rules come and go.
+//! [`full`] compares everything with what is installed. [`delta`] compares two renderings of what
+//! changed and costs what changed: chains of Service ports are rewritten, and in shared chains single
+//! rules are inserted and deleted.
 
 use std::cell::LazyCell;
 
@@ -16,10 +16,10 @@ use super::layout::{Fixed, Jump, Layout, Position};
 use super::rule::Rule;
 use super::ruleset::{PortRules, Rank, RuleIndex, Ruleset, Statics};
 
-/// More Service ports than this in one chain, and writing the chain anew is cheaper.
+/// More Service ports than this in one chain, and rewriting the chain is cheaper.
 const MOST_EDITS: usize = 64;
 
-/// Leads from what is installed to what is wanted.
+/// Steps from what is installed to what is wanted.
 pub fn full(layout: &Layout, installed: &dyn Inventory, wanted: &Ruleset) -> Document {
     let mut document = Document::default();
     for (table, chains) in layout.fixed {
@@ -52,7 +52,7 @@ fn fixed(stage: &mut Stage, fixed: Fixed, installed: &dyn Inventory, wanted: &Ru
     let name = (stage.table, fixed.chain.as_str());
     let is_ours = fixed.shared || wanted.statics.contains_key(&at);
     if !is_ours && installed.has(name.0, name.1) {
-        // What is in it is not ours to say.
+        // Its rules are not ours.
         return;
     }
     let rules = wanted.shared_rules(at);
@@ -78,7 +78,7 @@ fn generated(stage: &mut Stage, layout: &Layout, installed: &dyn Inventory, want
     }
 }
 
-/// One Service port, as it was drawn and as it is drawn now.
+/// One Service port before and after a change.
 #[derive(Debug)]
 pub struct Change {
     /// Which one.
@@ -90,7 +90,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether its rules in a shared chain are others.
+    /// Whether its rules in a shared chain changed.
     fn touches(&self, at: TableChain) -> bool {
         [false, true]
             .into_iter()
@@ -123,8 +123,8 @@ impl Change {
     }
 }
 
-/// Leads from one picture to the next. `index` says where rules are, and is brought up to date;
-/// `all` draws everything, for chains in which too much changed.
+/// Steps for these changes. `index` says where rules are, and is updated; `all` renders everything,
+/// for chains in which too much changed.
 ///
 /// Rules of the filter table come first and go last: an address is refused before it loses its
 /// endpoints, and until it has found some, so that there is no moment in which it is neither
@@ -177,17 +177,17 @@ fn shared(
     (old, new): (Option<&Vec<Rule>>, Option<&Vec<Rule>>),
     all: &LazyCell<Ruleset, impl FnOnce() -> Ruleset>,
 ) {
-    let changed = changes.iter().filter(|change| change.touches(at));
-    let changed: Vec<&Change> = changed.collect();
-    let crossing = changed.iter().any(|change| change.crosses(at));
-    if crossing || changed.len() > MOST_EDITS {
+    let touching = changes.iter().filter(|change| change.touches(at));
+    let touching: Vec<&Change> = touching.collect();
+    let crossing = touching.iter().any(|change| change.crosses(at));
+    if crossing || touching.len() > MOST_EDITS {
         stage.rewrite(at.1, all.shared_rules(at));
-        for change in changed {
+        for change in touching {
             change.count(at, index);
         }
         return;
     }
-    let edits = Edits::collect(at, &changed, index);
+    let edits = Edits::collect(at, &touching, index);
     stage.rules.extend(edits.inserts);
     let stage = late.unwrap_or(stage);
     stage.rules.extend(edits.deletes);

@@ -16,8 +16,8 @@ use crate::{kernel_family, protocol_number};
 
 const REG: Reg = Reg::FIRST;
 
-/// The rule, to be put into this chain. `None` if it cannot be said so: then iptables itself may
-/// know how, or why not.
+/// The rule as one of this chain. `None` if it cannot be encoded: then iptables itself may know
+/// how, or why not.
 pub fn rule(rule: &Rule, chain: &str, family: Family) -> Option<nft::Rule> {
     Some(nft::Rule {
         protocol: rule.parts.iter().find_map(|part| match part {
@@ -120,11 +120,11 @@ impl Encoder {
         Some(())
     }
 
-    /// Of an address as many bytes are looked at as its network has, if these are whole bytes.
+    /// Compares as many bytes of an address as its network has, if these are whole bytes.
     fn address(&mut self, side: Side, net: IpNet, op: CmpOp) -> Option<()> {
         let prefix = usize::from(net.prefix_len());
         if prefix == 0 {
-            // Every address; that none is one cannot be said.
+            // Every address; there is no expression for no address.
             return (op == CmpOp::Equal).then_some(());
         }
         let network = Value::from(net.network());
@@ -194,7 +194,7 @@ impl Encoder {
         Some(())
     }
 
-    /// What the protocol's own match says.
+    /// The protocol's own match.
     fn protocol(&mut self, protocol: Protocol) {
         let port = self.port.map(Port::get);
         let extension = match (protocol, port) {

@@ -1,4 +1,4 @@
-//! What the chains of one mode are: one value per mode, and all that the engine knows of it.
+//! The chains of a mode: one value per mode, and all that the engine knows of it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Layout {
     pub fixed: &'static [(Table, &'static [Fixed])],
     /// Chains that exist once per Service port or endpoint, in the order in which they are written.
     pub generated: &'static [Generated],
-    /// Jumps from base chains, in the order in which they are looked after.
+    /// Jumps from base chains, in the order in which they are ensured.
     pub jumps: Vec<Jump>,
     /// A chain of the mangle table whose absence says that a table was flushed.
     pub canary: Option<Chain>,
@@ -31,7 +31,7 @@ pub struct Fixed {
     pub shared: bool,
     /// Kubelet uses it too: what kubelet adds is left alone, and so is the chain on removal.
     pub kubelets: bool,
-    /// How many jumps away from the last chain: chains are written before those that lead to them.
+    /// How many jumps follow at most: chains are written before those that jump to them.
     pub depth: u8,
 }
 
@@ -73,7 +73,7 @@ pub enum Position {
 }
 
 impl Fixed {
-    /// A chain of static rules, that leads nowhere.
+    /// A chain of static rules without jumps.
     pub const fn new(chain: Chain) -> Self {
         Self {
             chain,
@@ -99,7 +99,7 @@ impl Fixed {
         }
     }
 
-    /// The same, so far away from the last chain.
+    /// The same, with so many jumps to follow.
     pub const fn depth(self, depth: u8) -> Self {
         Self { depth, ..self }
     }
@@ -127,7 +127,7 @@ impl Layout {
         self.find(table, name).is_some_and(|fixed| fixed.kubelets)
     }
 
-    /// How far a chain is from the last one.
+    /// See [`Fixed::depth`].
     pub fn depth(&self, (table, chain): TableChain) -> u8 {
         let name = chain.as_str();
         match self.generating(table, name) {
@@ -136,7 +136,7 @@ impl Layout {
         }
     }
 
-    /// Whether Services work without this table: nothing leads to our chains there.
+    /// Whether Services work without this table: there are no jumps to our chains in it.
     pub fn can_do_without(&self, table: Table) -> bool {
         self.jumps.iter().all(|jump| jump.table != table)
     }
@@ -180,7 +180,7 @@ impl Jump {
         }
     }
 
-    /// Where it leads to.
+    /// The chain that it jumps to.
     pub const fn to(&self) -> Option<Chain> {
         match self.rule.target {
             Target::Jump(chain) => Some(chain),

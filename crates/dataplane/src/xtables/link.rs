@@ -1,6 +1,6 @@
-//! The nft flavour's tables, spoken to directly.
+//! The nft flavour's tables, read and written over netlink.
 //!
-//! In: a [`Document`]. Out: success, or a [`LinkError`] that says what helps. iptables' own programs do
+//! In: a [`Document`]. Out: success, or a [`LinkError`]. iptables' own programs do
 //! the same with much more effort: docs/performance.md has the figures.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use super::pack::{self, Known, Pack};
 use super::rows::Rows;
 use crate::{kernel_family, said};
 
-/// A conversation about one family's tables.
+/// A netlink socket for one family's tables.
 #[derive(Debug)]
 pub struct Link {
     nft: Nft,
@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     pub fn open(family: Family, layout: &'static Layout) -> io::Result<Self> {
         let nft = Nft::open()?;
         Ok(Self {
@@ -54,7 +54,7 @@ impl Link {
         Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 
-    /// Makes all changes of a document, stage by stage. With a listing of what is there some of
+    /// Makes all changes of a document, stage by stage. With a listing of what is installed some of
     /// them need not be made.
     pub fn send(
         &mut self,
@@ -90,9 +90,9 @@ impl Link {
             Err(error) => return Err(explain(error, &pack)),
         };
         for (chain, rows) in pack.rows {
-            // Others change their chains as they like.
+            // Other programs change base chains as they like.
             if !base_chains::is_base_chain(chain.as_str())
-                && let Some(rows) = rows.settled(&commit.handles)
+                && let Some(rows) = rows.with_handles(&commit.handles)
             {
                 self.rows.insert((table, chain), rows);
             }

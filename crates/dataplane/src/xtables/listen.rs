@@ -1,4 +1,4 @@
-//! Which changes in the tables that everybody uses concern our rules.
+//! Which changes to the tables concern our rules.
 //!
 //! Other programs change these tables all the time, so only what concerns our chains and the jumps
 //! to them counts.
@@ -9,13 +9,10 @@ use ferrule_kernel::xt::Table;
 use super::base_chains::is_base_chain;
 use super::layout::Layout;
 
-/// Whether our rules are not any more what we wrote.
+/// Whether our rules are no longer what we wrote.
 pub fn concerns_us(layout: &Layout, change: &Change) -> bool {
-    let Some(name) = change.object.table() else {
-        return false;
-    };
-    let mut tables = Table::ALL.into_iter();
-    let Some(table) = tables.find(|table| table.as_str() == &**name) else {
+    let name = change.object.table();
+    let Some(table) = name.and_then(|name| Table::from_name(name)) else {
         return false;
     };
     match &change.object {
@@ -29,15 +26,15 @@ pub fn concerns_us(layout: &Layout, change: &Change) -> bool {
     }
 }
 
-/// Whether a rule that came or went is ours, or stands among ours.
+/// Whether a rule that came or went is ours, or is in a chain of ours.
 fn concerns(layout: &Layout, table: Table, rule: &Rule, gone: bool) -> bool {
     if is_base_chain(&rule.chain) {
-        let leads_to_us = rule
+        let jumps_to_us = rule
             .expressions
             .iter()
             .any(|expr| matches!(expr, Expr::Verdict(Verdict::Jump(to)) if layout.owns(table, to)));
-        return gone && leads_to_us;
+        return gone && jumps_to_us;
     }
-    // What kubelet adds to its own chain is kubelet's affair.
+    // Kubelet may add rules to the chain that it uses too.
     layout.owns(table, &rule.chain) && (gone || !layout.is_kubelets(table, &rule.chain))
 }

@@ -1,7 +1,7 @@
-//! What is in the tables, as `nf_tables` tells it.
+//! What is in the tables, read from `nf_tables`.
 //!
 //! Chains that are ours are remembered by a digest of each rule, as thousands of them are read
-//! only to be compared. Rules of others are kept only where ours stand among them.
+//! only to be compared. Rules of base chains are kept, as our jumps are among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,10 +33,10 @@ pub struct Listing {
 enum Content {
     /// A digest of each rule.
     Ours(Vec<u64>),
-    /// Rules of anybody.
-    Entry(Vec<nft::Rule>),
-    /// It is none of our business.
-    Others,
+    /// A base chain, with all rules.
+    Base(Vec<nft::Rule>),
+    /// An external chain.
+    External,
 }
 
 impl Listing {
@@ -48,22 +48,24 @@ impl Listing {
     ) -> Result<Self, RequestError> {
         let kernel = kernel_family(family);
         let found = nft.tables(kernel)?;
-        let named = |name: &str| Table::ALL.into_iter().find(|table| table.as_str() == name);
         let mut listing = Self {
             family,
             layout,
-            tables: found.iter().filter_map(|held| named(&held.table)).collect(),
+            tables: found
+                .iter()
+                .filter_map(|held| Table::from_name(&held.table))
+                .collect(),
             chains: BTreeMap::new(),
         };
         for held in nft.all_chains(kernel)? {
-            if let Some(table) = named(&held.table) {
+            if let Some(table) = Table::from_name(&held.table) {
                 listing.add(nft, table, held.object.name)?;
             }
         }
         Ok(listing)
     }
 
-    /// Reads these chains, and leaves out those that are not there.
+    /// Reads these chains, and leaves out those that do not exist.
     pub fn read_chains<T: Transport>(
         nft: &mut Nft<T>,
         family: Family,
@@ -98,16 +100,16 @@ impl Listing {
                 digest(&rule.expressions)
             })?)
         } else if is_base_chain(&name) {
-            Content::Entry(rules(nft, family, table, &name, |rule| rule)?)
+            Content::Base(rules(nft, family, table, &name, |rule| rule)?)
         } else {
-            Content::Others
+            Content::External
         };
         let chains = self.chains.entry(table).or_default();
         chains.insert(name, content);
         Ok(())
     }
 
-    /// Whether somebody made this table already.
+    /// Whether this table exists.
     pub fn has_table(&self, table: Table) -> bool {
         self.tables.contains(&table)
     }
@@ -160,7 +162,7 @@ impl Inventory for Listing {
     }
 
     fn count(&self, (table, name): (Table, &str), jump: &Rule) -> usize {
-        let Some(Content::Entry(rules)) = self.content(table, name) else {
+        let Some(Content::Base(rules)) = self.content(table, name) else {
             return 0;
         };
         let wanted = encode::expressions(jump, self.family);

@@ -1,8 +1,8 @@
 //! Steps become transactions of `nf_tables`.
 //!
 //! In: a [`Stage`]. Out: one [`Pack`], or several where one would be too large. Then a chain is
-//! always in one of them as a whole, and what it leads to is there before it, so that there is no
-//! moment in which packets are led astray.
+//! always in one of them with all its rules, and written after the chains that it jumps to, so that
+//! no packet meets half of it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,9 +31,9 @@ const ENOUGH: usize = 8 << 20;
 /// Whose a step is, and whether it adds a rule that counts.
 pub type Mark<'d> = (Option<&'d PortKey>, bool);
 
-/// What is known of the tables, and the rest can be asked for.
+/// What is known of the tables, and a way to read the rest.
 pub trait Known {
-    /// All that is there; `None` if that was not looked at.
+    /// Everything installed; `None` if it was not read.
     fn listing(&self) -> Option<&Listing>;
 
     /// The rules of a chain.
@@ -107,14 +107,14 @@ impl<'d> Pack<'d> {
         self.marks.push(mark);
     }
 
-    fn nobodys(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
+    fn unowned(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
         step(&mut self.batch);
         self.mark((None, false));
     }
 }
 
 impl<'d, K: Known> Packer<'d, '_, K> {
-    /// Hands over what is there, if it is enough.
+    /// Hands over what was collected, if it is enough.
     fn pause(&mut self, known: &mut K) -> Result<(), LinkError> {
         if self.pack.batch.bytes() < self.enough {
             return Ok(());
@@ -131,7 +131,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         (self.hand_over)(known, pack)
     }
 
-    /// Chains that are written anew.
+    /// Chains that are rewritten.
     fn declared(&self) -> impl Iterator<Item = Chain> + use<'d, K> {
         let steps: &'d [Step] = &self.stage.declared;
         steps.iter().filter_map(|step| match step {
@@ -144,24 +144,24 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         encode::rule(rule, chain, self.family).ok_or(LinkError::Encoding)
     }
 
-    /// The table and all chains that are to be written. Nothing leads to new ones yet.
+    /// The table and all chains that are to be written. There are no jumps to new ones yet.
     fn make_room(&mut self, known: &mut K) -> Result<(), LinkError> {
         let table = self.stage.table;
         let listing = known.listing();
         if listing.is_some_and(|listing| !listing.has_table(table)) {
             let new = nft::Table::new(table.as_str());
-            self.pack.nobodys(|batch| batch.add_table(&new));
+            self.pack.unowned(|batch| batch.add_table(&new));
         }
         for chain in self.declared() {
             if !listing.is_some_and(|listing| listing.has(table, chain.as_str())) {
                 let new = nft::Chain::new(chain.as_str());
-                self.pack.nobodys(|batch| batch.ensure_chain(&new));
+                self.pack.unowned(|batch| batch.ensure_chain(&new));
             }
         }
         self.pause(known)
     }
 
-    /// Chains that are written anew, those that others lead to first.
+    /// Chains that are rewritten, each before those that jump to it.
     fn rewrite(&mut self, known: &mut K) -> Result<(), LinkError> {
         let mut rules: BTreeMap<Chain, Vec<&'d (Option<PortKey>, Step)>> = BTreeMap::new();
         let mut order: Vec<Chain> = self.declared().collect();
@@ -178,7 +178,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             let name = chain.as_str();
             let listing = known.listing();
             if listing.is_none_or(|listing| listing.has(self.stage.table, name)) {
-                self.pack.nobodys(|batch| batch.flush_chain(name));
+                self.pack.unowned(|batch| batch.flush_chain(name));
             }
             for (owner, step) in rules.remove(&chain).unwrap_or_default() {
                 self.append(name, owner.as_ref(), step)?;
@@ -219,7 +219,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             let name = chain.as_str();
             let rule = self.encode(name, rule)?;
             if base_chains::is_base_chain(name) && !matches!(step, Step::Delete(..)) {
-                self.enter(known, step, name, &rule);
+                self.add_jump(known, step, name, &rule);
                 continue;
             }
             let rows = match self.pack.rows.entry(*chain) {
@@ -233,30 +233,30 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         self.pause(known)
     }
 
-    /// Puts a jump before or behind everything else where packets enter.
-    fn enter(&mut self, known: &K, step: &Step, name: &str, rule: &nft::Rule) {
+    /// Adds a jump before or behind all other rules of a base chain.
+    fn add_jump(&mut self, known: &K, step: &Step, name: &str, rule: &nft::Rule) {
         let listing = known.listing();
         let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
         if let (false, Some(chain)) = (there, base_chains::base_chain(self.stage.table, name)) {
-            self.pack.nobodys(|batch| batch.ensure_chain(&chain));
+            self.pack.unowned(|batch| batch.ensure_chain(&chain));
         }
-        self.pack.nobodys(|batch| match step {
+        self.pack.unowned(|batch| match step {
             Step::Append(..) => batch.add_rule(rule),
             _ => batch.insert_rule(rule),
         });
     }
 
-    /// Chains that nothing leads to any more, but for each other.
+    /// Chains without jumps to them, but from each other.
     fn remove(&mut self, known: &mut K) -> Result<(), LinkError> {
         for step in &self.stage.declared {
             if let Step::Empty(name) = step {
-                self.pack.nobodys(|batch| batch.flush_chain(name));
+                self.pack.unowned(|batch| batch.flush_chain(name));
                 self.pause(known)?;
             }
         }
         for step in &self.stage.removed {
             if let Step::Remove(name) = step {
-                self.pack.nobodys(|batch| batch.delete_chain(name));
+                self.pack.unowned(|batch| batch.delete_chain(name));
                 self.pause(known)?;
             }
         }

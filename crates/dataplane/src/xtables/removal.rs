@@ -1,7 +1,7 @@
 //! Removes everything that is ours: for `--cleanup`, and for a start in another mode.
 //!
-//! Modes share chains: the rules of one cannot be removed while those of another lead to the same
-//! chains, so the chains of several modes go at once.
+//! Modes share chains, and a chain cannot be removed while a rule of another mode jumps to it, so
+//! the chains of several modes go at once.
 
 use ferrule_kernel::xt::Table;
 

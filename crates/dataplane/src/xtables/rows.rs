@@ -1,6 +1,6 @@
 //! The rules of one chain, while single ones come and go.
 //!
-//! In: steps. Out: the same by handle, as the kernel wants them. Where the kernel tells the handles
+//! In: steps. Out: the same by handle, as the kernel wants them. Where the kernel reports the handles
 //! of new rules the chain need not be read again for the next change.
 
 use ferrule_kernel::nft::{self, Batch, Held};
@@ -17,7 +17,7 @@ pub struct Rows(Vec<Row>);
 struct Row {
     handle: Handle,
     digest: u64,
-    /// Rules of others are recognised by more than their digest.
+    /// In base chains: jumps are recognised by more than their digest.
     rule: Option<Box<nft::Rule>>,
 }
 
@@ -29,7 +29,7 @@ enum Handle {
 }
 
 impl Rows {
-    /// What the kernel told.
+    /// What the kernel reported.
     pub fn new(chain: &str, rules: Vec<Held<nft::Rule>>) -> Self {
         let mixed = base_chains::is_base_chain(chain);
         let rows = rules.into_iter().map(|held| Row {
@@ -74,12 +74,12 @@ impl Rows {
         Some(())
     }
 
-    /// The same with handles of what is new; `None` if some were not told.
-    pub fn settled(mut self, handles: &[(usize, u64)]) -> Option<Self> {
+    /// The same with handles of what is new; `None` if some were not reported.
+    pub fn with_handles(mut self, handles: &[(usize, u64)]) -> Option<Self> {
         for row in &mut self.0 {
             if let Handle::Of(step) = row.handle {
-                let told = handles.iter().find(|(of, _)| *of == step)?;
-                row.handle = Handle::Known(told.1);
+                let reported = handles.iter().find(|(of, _)| *of == step)?;
+                row.handle = Handle::Known(reported.1);
             }
         }
         Some(self)

@@ -22,10 +22,10 @@ pub struct Rule {
     pub target: Target,
 }
 
-/// A condition, or a remark.
+/// A match, or a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A remark.
+    /// A comment.
     Comment(Box<str>),
     /// This protocol, and its own conditions.
     Protocol(Protocol),
@@ -77,7 +77,7 @@ pub enum Place {
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Nothing: the rule is a remark.
+    /// Nothing: the rule is a comment.
     None,
     /// Goes through this chain, and comes back.
     Jump(Chain),

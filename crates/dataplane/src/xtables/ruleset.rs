@@ -56,15 +56,15 @@ impl PortRules {
 
 impl Ruleset {
     /// Adds what one Service port puts into the tables.
-    pub fn add(&mut self, key: &PortKey, drawing: PortRules) {
-        for ((chain, shadowed), rules) in drawing.shared {
+    pub fn add(&mut self, key: &PortKey, port: PortRules) {
+        for ((chain, shadowed), rules) in port.shared {
             let rank = Rank {
                 shadowed,
                 key: key.clone(),
             };
             self.shared.entry(chain).or_default().insert(rank, rules);
         }
-        for (chain, rules) in drawing.chains {
+        for (chain, rules) in port.chains {
             self.chains.insert(chain, (key.clone(), rules));
         }
     }
@@ -90,7 +90,7 @@ impl RuleIndex {
         counts.map_or(0, |counts| counts.range(..rank).map(|(_, n)| n).sum())
     }
 
-    /// From now on there are so many.
+    /// Sets how many there are.
     pub fn set(&mut self, chain: TableChain, rank: Rank, count: usize) {
         let counts = self.0.entry(chain).or_default();
         if count == 0 {
@@ -100,7 +100,7 @@ impl RuleIndex {
         }
     }
 
-    /// What this is when everything is as drawn.
+    /// The index of a ruleset.
     pub fn of(ruleset: &Ruleset) -> Self {
         let mut index = Self::default();
         for (chain, ranks) in &ruleset.shared {

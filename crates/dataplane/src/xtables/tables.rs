@@ -1,19 +1,18 @@
-//! How the tables are spoken to: directly where that is possible, otherwise by iptables' programs.
+//! The tables of one family, written directly where that is possible, otherwise by iptables' programs.
 //!
-//! In: a function that says what to write, given what is there. Out: what it took, or a
-//! [`Failure`] that says whose fault it is, as far as that can be known.
+//! In: a function from what is installed to what to write. Out: what was sent, or a [`Failure`] that
+//! names the Service port at fault, as far as that is known.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use ferrule_core::model::Family;
-use ferrule_kernel::xt::{Flavour, Table, Version, Xt, XtError};
+use ferrule_kernel::xt::{Flavour, Table, Version, Xt};
 
 use super::canary::Canary;
 use super::counts::RuleCounts;
 use super::document::Document;
 use super::error::{Failure, LinkError};
-use super::installed::{Installed, Inventory};
+use super::installed::{Inventory, Saved};
 use super::layout::Layout;
 use super::link::Link;
 use super::listen::concerns_us;
@@ -64,7 +63,7 @@ impl Tables {
         }
     }
 
-    /// The same, spoken to by programs alone: in whichever namespace the calling thread is.
+    /// The same, read and written by programs alone, in the network namespace of the calling thread.
     pub fn by_programs(&self) -> Self {
         Self {
             family: self.family,
@@ -95,7 +94,7 @@ impl Tables {
         Ok(watchers)
     }
 
-    /// Looks at what is there and writes what `plan` says.
+    /// Reads what is installed and writes what `plan` makes of it.
     pub fn reconcile(
         &mut self,
         plan: impl Fn(&dyn Inventory) -> Document,
@@ -105,7 +104,7 @@ impl Tables {
         };
         let mut result = reconcile_directly(link, &plan);
         if let Err(LinkError::Refused { owner: None, .. } | LinkError::Changed(_)) = result {
-            // Somebody else may have changed something after we had looked.
+            // Another process may have changed something after we had read it.
             result = reconcile_directly(link, &plan);
         }
         match result {
@@ -127,20 +126,14 @@ impl Tables {
         &self,
         plan: impl Fn(&dyn Inventory) -> Document,
     ) -> Result<Sent, Failure> {
-        let mut texts = BTreeMap::new();
+        let mut saved = Saved::default();
         for table in Table::ALL {
-            match self.xt.save(table) {
-                Ok(saved) => drop(texts.insert(table, saved)),
-                Err(XtError::Missing { .. }) if self.layout.can_do_without(table) => {}
-                Err(error) => return Err(Failure::unwritten(error)),
-            }
+            let printed = self.xt.save(table);
+            let added = saved.add(self.layout, table, printed);
+            added.map_err(Failure::unwritten)?;
         }
-        let mut installed = Installed::new(self.family);
-        for (table, text) in &texts {
-            installed.read(*table, text);
-        }
-        let mut document = plan(&installed);
-        document.retain(|table| texts.contains_key(&table));
+        let mut document = plan(&saved.installed(self.family));
+        document.retain(|table| saved.has(table));
         self.restore(&document)
     }
 

@@ -8,15 +8,15 @@ use super::super::rule::Target;
 use super::super::sample::{FIREWALL, FORWARD, LAYOUT, MARK, SERVICES, key, to};
 use super::*;
 
-/// One Service port with a chain that leads to an endpoint's.
-fn drawing(name: &str) -> PortRules {
+/// One Service port with a chain that jumps to an endpoint's.
+fn port_rules(name: &str) -> PortRules {
     let chooser = Chain::generated("KUBE-SVC-", name);
     let endpoint = Chain::generated("KUBE-SEP-", name);
-    let mut drawing = PortRules::default();
-    drawing.add((Table::Nat, SERVICES), false, to(chooser));
-    drawing.chains.insert(chooser, vec![to(endpoint)]);
-    drawing.chains.insert(endpoint, vec![to(MARK)]);
-    drawing
+    let mut port_rules = PortRules::default();
+    port_rules.add((Table::Nat, SERVICES), false, to(chooser));
+    port_rules.chains.insert(chooser, vec![to(endpoint)]);
+    port_rules.chains.insert(endpoint, vec![to(MARK)]);
+    port_rules
 }
 
 fn statics(accept: bool, last: Target) -> Statics {
@@ -34,8 +34,8 @@ fn wanted() -> Ruleset {
         statics: statics(true, Target::Return),
         ..Ruleset::default()
     };
-    wanted.add(&key("b"), drawing("b"));
-    wanted.add(&key("a"), drawing("a"));
+    wanted.add(&key("b"), port_rules("b"));
+    wanted.add(&key("a"), port_rules("a"));
     wanted
 }
 

@@ -6,11 +6,11 @@ use super::super::rule::{Part, Target};
 use super::super::sample::{LAYOUT, MARK, SERVICES, key, to};
 use super::*;
 
-/// Knows what it is told.
+/// Knows these rules.
 #[derive(Default)]
-struct Told(Vec<Held<nft::Rule>>);
+struct Rules(Vec<Held<nft::Rule>>);
 
-impl Known for Told {
+impl Known for Rules {
     fn listing(&self) -> Option<&Listing> {
         None
     }
@@ -20,7 +20,7 @@ impl Known for Told {
     }
 }
 
-/// A Service's chain that leads to that of its endpoint.
+/// A Service's chain that jumps to that of its endpoint.
 fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
     let name = key.service.name();
     let chooser = Chain::generated("KUBE-SVC-", name);
@@ -31,9 +31,13 @@ fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
 }
 
 /// What each transaction does, in words.
-fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, LinkError> {
+fn described(
+    enough: usize,
+    stage: &Stage,
+    known: &mut Rules,
+) -> Result<Vec<Vec<String>>, LinkError> {
     let mut all = Vec::new();
-    packs_of(enough, &LAYOUT, stage, Family::V4, told, &mut |_, pack| {
+    packs_of(enough, &LAYOUT, stage, Family::V4, known, &mut |_, pack| {
         assert_eq!(pack.batch.len(), pack.marks.len());
         let steps = 0..pack.batch.len();
         all.push(steps.map(|step| pack.batch.describe(step)).collect());
@@ -43,14 +47,14 @@ fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<St
 }
 
 #[test]
-fn what_is_led_to_is_written_before_what_leads_there() {
+fn chains_are_written_before_the_jumps_to_them() {
     let mut stage = Stage::new(Table::Nat);
     let one = key("one");
     let way = pair(&mut stage, &one);
     stage.rewrite(SERVICES, [(Some(&one), &way)]);
     stage.rewrite(MARK, [(None, &Rule::new([], Target::SetMark(1)))]);
     stage.remove("KUBE-SVC-OLD");
-    let whole = described(usize::MAX, &stage, &mut Told::default()).unwrap();
+    let whole = described(usize::MAX, &stage, &mut Rules::default()).unwrap();
     let [whole] = &whole[..] else {
         panic!("{whole:?}");
     };
@@ -65,7 +69,7 @@ fn what_is_led_to_is_written_before_what_leads_there() {
         ["flush chain KUBE-SVC-OLD", "delete chain KUBE-SVC-OLD"]
     );
     // However small transactions are: the same, and each chain in one of them.
-    let pieces = described(1, &stage, &mut Told::default()).unwrap();
+    let pieces = described(1, &stage, &mut Rules::default()).unwrap();
     assert!(pieces.len() > 4);
     assert_eq!(pieces.concat(), *whole);
     for piece in &pieces {
@@ -98,7 +102,7 @@ fn jumps_are_added_before_or_behind_all_rules_of_a_base_chain() {
         &LAYOUT,
         &stage,
         family,
-        &mut Told::default(),
+        &mut Rules::default(),
         &mut |_, pack| {
             batches.push(format!("{:?}", pack.batch));
             Ok(())
@@ -119,8 +123,8 @@ fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
 #[test]
 fn single_rules_come_and_go_where_they_stand() {
     let rule = |text: &str| Rule::new([Part::Comment(text.into())], Target::Accept);
-    let told = || {
-        Told(vec![
+    let rules_of_chain = || {
+        Rules(vec![
             row(7, &rule("a")),
             row(8, &rule("b")),
             row(9, &rule("a")),
@@ -129,7 +133,7 @@ fn single_rules_come_and_go_where_they_stand() {
     let edits = |steps: Vec<Step>| {
         let mut stage = Stage::new(Table::Nat);
         stage.rules = steps.into_iter().map(|step| (None, step)).collect();
-        described(usize::MAX, &stage, &mut told()).map(|packs| packs.concat())
+        described(usize::MAX, &stage, &mut rules_of_chain()).map(|packs| packs.concat())
     };
     // The first of two equal ones goes; what was put before it is not in the way.
     let steps = edits(vec![
@@ -147,7 +151,7 @@ fn single_rules_come_and_go_where_they_stand() {
             "delete rule 9 of KUBE-SERVICES"
         ]
     );
-    // What should be there and is not.
+    // Rules that should be installed and are not.
     for step in [
         Step::Delete(SERVICES, rule("x")),
         Step::Insert(SERVICES, 5, rule("c")),
@@ -161,6 +165,6 @@ fn a_rule_that_cannot_be_encoded_is_an_error() {
     let mut stage = Stage::new(Table::Nat);
     let long = Rule::new([Part::Comment("x".repeat(256).into())], Target::Accept);
     stage.rewrite(SERVICES, [(None, &long)]);
-    let result = described(usize::MAX, &stage, &mut Told::default());
+    let result = described(usize::MAX, &stage, &mut Rules::default());
     assert!(matches!(result, Err(LinkError::Encoding)));
 }
