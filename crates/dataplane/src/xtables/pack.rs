@@ -1,8 +1,8 @@
 //! Steps become transactions of `nf_tables`.
 //!
 //! In: a [`Stage`]. Out: one [`Pack`], or several where one would be too large. Then a chain is
-//! always in one of them as a whole, and what it leads to is there before it, so that there is no
-//! moment in which packets are led astray.
+//! always in one of them with all its rules, and written after the chains that it jumps to, so that
+//! no packet meets half of it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +11,15 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nft::{self, Batch};
 use ferrule_kernel::xt::Table;
 
+use super::chain::Chain;
 use super::document::{Stage, Step};
+use super::error::LinkError;
 use super::installed::Inventory;
-use super::link::Snag;
+use super::layout::Layout;
 use super::listing::Listing;
-use super::names::{self, Chain, Role};
 use super::rows::Rows;
 use super::rule::Rule;
-use super::{encode, entries};
+use super::{base_chains, encode};
 use crate::kernel_family;
 
 #[cfg(test)]
@@ -30,13 +31,13 @@ const ENOUGH: usize = 8 << 20;
 /// Whose a step is, and whether it adds a rule that counts.
 pub type Mark<'d> = (Option<&'d PortKey>, bool);
 
-/// What is known of the tables, and the rest can be asked for.
+/// What is known of the tables, and a way to read the rest.
 pub trait Known {
-    /// All that is there; `None` if that was not looked at.
+    /// Everything installed; `None` if it was not read.
     fn listing(&self) -> Option<&Listing>;
 
     /// The rules of a chain.
-    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag>;
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, LinkError>;
 }
 
 /// One transaction.
@@ -52,23 +53,26 @@ pub struct Pack<'d> {
 
 /// Turns a stage into transactions, and hands over one after the other.
 pub fn packs<'d, K: Known>(
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
-) -> Result<(), Snag> {
-    packs_of(ENOUGH, stage, family, known, hand_over)
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
+) -> Result<(), LinkError> {
+    packs_of(ENOUGH, layout, stage, family, known, hand_over)
 }
 
 fn packs_of<'d, K: Known>(
     enough: usize,
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     known: &mut K,
-    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
-) -> Result<(), Snag> {
+    hand_over: &mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
+) -> Result<(), LinkError> {
     let mut packer = Packer {
         enough,
+        layout,
         stage,
         family,
         pack: Pack::new(family, stage.table),
@@ -83,10 +87,11 @@ fn packs_of<'d, K: Known>(
 
 struct Packer<'d, 'h, K> {
     enough: usize,
+    layout: &'d Layout,
     stage: &'d Stage,
     family: Family,
     pack: Pack<'d>,
-    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), Snag>,
+    hand_over: &'h mut dyn FnMut(&mut K, Pack<'d>) -> Result<(), LinkError>,
 }
 
 impl<'d> Pack<'d> {
@@ -102,22 +107,22 @@ impl<'d> Pack<'d> {
         self.marks.push(mark);
     }
 
-    fn nobodys(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
+    fn unowned(&mut self, step: impl FnOnce(&mut Batch) -> usize) {
         step(&mut self.batch);
         self.mark((None, false));
     }
 }
 
 impl<'d, K: Known> Packer<'d, '_, K> {
-    /// Hands over what is there, if it is enough.
-    fn pause(&mut self, known: &mut K) -> Result<(), Snag> {
+    /// Hands over what was collected, if it is enough.
+    fn pause(&mut self, known: &mut K) -> Result<(), LinkError> {
         if self.pack.batch.bytes() < self.enough {
             return Ok(());
         }
         self.flush(known)
     }
 
-    fn flush(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn flush(&mut self, known: &mut K) -> Result<(), LinkError> {
         let next = Pack::new(self.family, self.stage.table);
         let pack = std::mem::replace(&mut self.pack, next);
         if pack.marks.is_empty() {
@@ -126,7 +131,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         (self.hand_over)(known, pack)
     }
 
-    /// Chains that are written anew.
+    /// Chains that are rewritten.
     fn declared(&self) -> impl Iterator<Item = Chain> + use<'d, K> {
         let steps: &'d [Step] = &self.stage.declared;
         steps.iter().filter_map(|step| match step {
@@ -135,30 +140,29 @@ impl<'d, K: Known> Packer<'d, '_, K> {
         })
     }
 
-    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, Snag> {
-        encode::rule(rule, chain, self.family).ok_or(Snag::Beyond)
+    fn encode(&self, chain: &str, rule: &Rule) -> Result<nft::Rule, LinkError> {
+        encode::rule(rule, chain, self.family).ok_or(LinkError::Encoding)
     }
 
-    /// The table and all chains that are to be written. Nothing leads to new ones yet.
-    fn make_room(&mut self, known: &mut K) -> Result<(), Snag> {
+    /// The table and all chains that are to be written. There are no jumps to new ones yet.
+    fn make_room(&mut self, known: &mut K) -> Result<(), LinkError> {
         let table = self.stage.table;
         let listing = known.listing();
         if listing.is_some_and(|listing| !listing.has_table(table)) {
             let new = nft::Table::new(table.as_str());
-            self.pack.nobodys(|batch| batch.add_table(&new));
+            self.pack.unowned(|batch| batch.add_table(&new));
         }
         for chain in self.declared() {
-            let name = chain.to_string();
-            if !listing.is_some_and(|listing| listing.has(table, &name)) {
-                let new = nft::Chain::new(name);
-                self.pack.nobodys(|batch| batch.ensure_chain(&new));
+            if !listing.is_some_and(|listing| listing.has(table, chain.as_str())) {
+                let new = nft::Chain::new(chain.as_str());
+                self.pack.unowned(|batch| batch.ensure_chain(&new));
             }
         }
         self.pause(known)
     }
 
-    /// Chains that are written anew, those that others lead to first.
-    fn rewrite(&mut self, known: &mut K) -> Result<(), Snag> {
+    /// Chains that are rewritten, each before those that jump to it.
+    fn rewrite(&mut self, known: &mut K) -> Result<(), LinkError> {
         let mut rules: BTreeMap<Chain, Vec<&'d (Option<PortKey>, Step)>> = BTreeMap::new();
         let mut order: Vec<Chain> = self.declared().collect();
         rules.extend(order.iter().map(|chain| (*chain, Vec::new())));
@@ -169,22 +173,27 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 rules.push(step);
             }
         }
-        order.sort_by_key(|chain| distance(*chain));
+        order.sort_by_cached_key(|chain| self.layout.depth((self.stage.table, *chain)));
         for chain in order {
-            let name = chain.to_string();
+            let name = chain.as_str();
             let listing = known.listing();
-            if listing.is_none_or(|listing| listing.has(self.stage.table, &name)) {
-                self.pack.nobodys(|batch| batch.flush_chain(&name));
+            if listing.is_none_or(|listing| listing.has(self.stage.table, name)) {
+                self.pack.unowned(|batch| batch.flush_chain(name));
             }
             for (owner, step) in rules.remove(&chain).unwrap_or_default() {
-                self.append(&name, owner.as_ref(), step)?;
+                self.append(name, owner.as_ref(), step)?;
             }
             self.pause(known)?;
         }
         Ok(())
     }
 
-    fn append(&mut self, chain: &str, owner: Option<&'d PortKey>, step: &Step) -> Result<(), Snag> {
+    fn append(
+        &mut self,
+        chain: &str,
+        owner: Option<&'d PortKey>,
+        step: &Step,
+    ) -> Result<(), LinkError> {
         if let Step::Append(_, rule) = step {
             let rule = self.encode(chain, rule)?;
             self.pack.batch.add_rule(&rule);
@@ -194,7 +203,7 @@ impl<'d, K: Known> Packer<'d, '_, K> {
     }
 
     /// Single rules that come and go in chains that stay.
-    fn edit(&mut self, known: &mut K) -> Result<(), Snag> {
+    fn edit(&mut self, known: &mut K) -> Result<(), LinkError> {
         let table = self.stage.table;
         let declared: BTreeSet<Chain> = self.declared().collect();
         for (owner, step) in &self.stage.rules {
@@ -207,10 +216,10 @@ impl<'d, K: Known> Packer<'d, '_, K> {
             if matches!(step, Step::Append(..)) && declared.contains(chain) {
                 continue;
             }
-            let name = chain.to_string();
-            let rule = self.encode(&name, rule)?;
-            if entries::is_entry(&name) && matches!(step, Step::Insert(..)) {
-                self.enter(known, &name, &rule);
+            let name = chain.as_str();
+            let rule = self.encode(name, rule)?;
+            if base_chains::is_base_chain(name) && !matches!(step, Step::Delete(..)) {
+                self.add_jump(known, step, name, &rule);
                 continue;
             }
             let rows = match self.pack.rows.entry(*chain) {
@@ -218,49 +227,39 @@ impl<'d, K: Known> Packer<'d, '_, K> {
                 Entry::Vacant(place) => place.insert(known.rows(table, *chain)?),
             };
             rows.change(step, &rule, &mut self.pack.batch)
-                .ok_or(Snag::Changed(name))?;
+                .ok_or_else(|| LinkError::Changed(name.to_owned()))?;
             self.pack.mark((owner.as_ref(), step.counts()));
         }
         self.pause(known)
     }
 
-    /// Puts a jump before everything else where packets enter.
-    fn enter(&mut self, known: &K, name: &str, rule: &nft::Rule) {
+    /// Adds a jump before or behind all other rules of a base chain.
+    fn add_jump(&mut self, known: &K, step: &Step, name: &str, rule: &nft::Rule) {
         let listing = known.listing();
         let there = listing.is_some_and(|listing| listing.has(self.stage.table, name));
-        if let (false, Some(chain)) = (there, entries::entry(self.stage.table, name)) {
-            self.pack.nobodys(|batch| batch.ensure_chain(&chain));
+        if let (false, Some(chain)) = (there, base_chains::base_chain(self.stage.table, name)) {
+            self.pack.unowned(|batch| batch.ensure_chain(&chain));
         }
-        self.pack.nobodys(|batch| batch.insert_rule(rule));
+        self.pack.unowned(|batch| match step {
+            Step::Append(..) => batch.add_rule(rule),
+            _ => batch.insert_rule(rule),
+        });
     }
 
-    /// Chains that nothing leads to any more, but for each other.
-    fn remove(&mut self, known: &mut K) -> Result<(), Snag> {
+    /// Chains without jumps to them, but from each other.
+    fn remove(&mut self, known: &mut K) -> Result<(), LinkError> {
         for step in &self.stage.declared {
             if let Step::Empty(name) = step {
-                self.pack.nobodys(|batch| batch.flush_chain(name));
+                self.pack.unowned(|batch| batch.flush_chain(name));
                 self.pause(known)?;
             }
         }
         for step in &self.stage.removed {
             if let Step::Remove(name) = step {
-                self.pack.nobodys(|batch| batch.delete_chain(name));
+                self.pack.unowned(|batch| batch.delete_chain(name));
                 self.pause(known)?;
             }
         }
         Ok(())
-    }
-}
-
-/// How far a chain is from where packets end: what is nearer is written first.
-fn distance(chain: Chain) -> u8 {
-    match chain {
-        Chain::Own(Role::Endpoint, _) => 1,
-        Chain::Own(Role::Cluster | Role::Local, _) => 2,
-        Chain::Own(Role::External, _) => 3,
-        Chain::Own(Role::Firewall, _) => 4,
-        names::NODE_PORTS => 5,
-        names::SERVICES => 6,
-        Chain::Fixed(_) => 0,
     }
 }

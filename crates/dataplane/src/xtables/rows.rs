@@ -1,12 +1,12 @@
 //! The rules of one chain, while single ones come and go.
 //!
-//! In: steps. Out: the same by handle, as the kernel wants them. Where the kernel tells the handles
+//! In: steps. Out: the same by handle, as the kernel wants them. Where the kernel reports the handles
 //! of new rules the chain need not be read again for the next change.
 
 use ferrule_kernel::nft::{self, Batch, Held};
 
+use super::base_chains;
 use super::document::Step;
-use super::entries;
 use super::listing::digest;
 
 /// The rules of one chain.
@@ -17,7 +17,7 @@ pub struct Rows(Vec<Row>);
 struct Row {
     handle: Handle,
     digest: u64,
-    /// Rules of others are recognised by more than their digest.
+    /// In base chains: jumps are recognised by more than their digest.
     rule: Option<Box<nft::Rule>>,
 }
 
@@ -29,9 +29,9 @@ enum Handle {
 }
 
 impl Rows {
-    /// What the kernel told.
+    /// What the kernel reported.
     pub fn new(chain: &str, rules: Vec<Held<nft::Rule>>) -> Self {
-        let mixed = entries::is_entry(chain);
+        let mixed = base_chains::is_base_chain(chain);
         let rows = rules.into_iter().map(|held| Row {
             handle: Handle::Known(held.handle),
             digest: digest(&held.object.expressions),
@@ -48,7 +48,7 @@ impl Rows {
             Step::Delete(..) => {
                 let wanted = digest(&rule.expressions);
                 let at = self.0.iter().position(|row| match &row.rule {
-                    Some(found) => entries::is_like(found, &rule.expressions),
+                    Some(found) => base_chains::is_same_jump(found, &rule.expressions),
                     None => row.digest == wanted,
                 })?;
                 batch.delete_rule(&rule.chain, self.0.remove(at).handle.known()?);
@@ -74,12 +74,12 @@ impl Rows {
         Some(())
     }
 
-    /// The same with handles of what is new; `None` if some were not told.
-    pub fn settled(mut self, handles: &[(usize, u64)]) -> Option<Self> {
+    /// The same with handles of what is new; `None` if some were not reported.
+    pub fn with_handles(mut self, handles: &[(usize, u64)]) -> Option<Self> {
         for row in &mut self.0 {
             if let Handle::Of(step) = row.handle {
-                let told = handles.iter().find(|(of, _)| *of == step)?;
-                row.handle = Handle::Known(told.1);
+                let reported = handles.iter().find(|(of, _)| *of == step)?;
+                row.handle = Handle::Known(reported.1);
             }
         }
         Some(self)

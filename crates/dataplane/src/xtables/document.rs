@@ -1,19 +1,19 @@
-//! Steps, and the text for `iptables-restore` that they can be.
+//! Steps, and their text for `iptables-restore`.
 
 use std::fmt::Write;
 
 use ferrule_core::model::PortKey;
 use ferrule_kernel::xt::Table;
 
-use super::names::Chain;
+use super::chain::Chain;
 use super::rule::{Part, Rule};
 
 /// One change; one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes the chain be there, and empty.
+    /// Makes the chain exist, and empty.
     Declare(Chain),
-    /// Empties somebody's chain.
+    /// Empties an installed chain.
     Empty(String),
     /// Adds a rule at the end.
     Append(Chain, Rule),
@@ -30,11 +30,11 @@ pub enum Step {
 pub struct Stage {
     /// Which table.
     pub table: Table,
-    /// Chains, before what leads to them.
+    /// Chains, before the jumps to them.
     pub declared: Vec<Step>,
     /// Rules, and whose they are.
     pub rules: Vec<(Option<PortKey>, Step)>,
-    /// Chains that nothing leads to any more.
+    /// Chains without jumps to them.
     pub removed: Vec<Step>,
 }
 

@@ -1,49 +1,43 @@
 //! How steps are distributed over transactions, and what becomes of them.
 
-use ferrule_core::model::{Protocol, ServiceKey};
 use ferrule_kernel::nft::Held;
 
-use super::super::names::{MARK_MASQ, Names, SERVICES};
 use super::super::rule::{Part, Target};
+use super::super::sample::{LAYOUT, MARK, SERVICES, key, to};
 use super::*;
 
-/// Knows what it is told.
+/// Knows these rules.
 #[derive(Default)]
-struct Told(Vec<Held<nft::Rule>>);
+struct Rules(Vec<Held<nft::Rule>>);
 
-impl Known for Told {
+impl Known for Rules {
     fn listing(&self) -> Option<&Listing> {
         None
     }
 
-    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, Snag> {
+    fn rows(&mut self, _: Table, chain: Chain) -> Result<Rows, LinkError> {
         Ok(Rows::new(&chain.to_string(), self.0.clone()))
     }
 }
 
-fn key(name: &str) -> PortKey {
-    PortKey {
-        service: ServiceKey::new("demo", name),
-        name: "".into(),
-        protocol: Protocol::Tcp,
-    }
-}
-
-/// A Service's chain that leads to that of its endpoint.
+/// A Service's chain that jumps to that of its endpoint.
 fn pair(stage: &mut Stage, key: &PortKey) -> Rule {
-    let names = Names::new(key);
-    let chooser = names.chain(Role::Cluster);
-    let endpoint = names.chain(Role::Endpoint);
-    let to = |chain| Rule::new([], Target::Jump(chain));
+    let name = key.service.name();
+    let chooser = Chain::generated("KUBE-SVC-", name);
+    let endpoint = Chain::generated("KUBE-SEP-", name);
     stage.rewrite(chooser, [(Some(key), &to(endpoint))]);
-    stage.rewrite(endpoint, [(Some(key), &to(MARK_MASQ))]);
+    stage.rewrite(endpoint, [(Some(key), &to(MARK))]);
     to(chooser)
 }
 
 /// What each transaction does, in words.
-fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<String>>, Snag> {
+fn described(
+    enough: usize,
+    stage: &Stage,
+    known: &mut Rules,
+) -> Result<Vec<Vec<String>>, LinkError> {
     let mut all = Vec::new();
-    packs_of(enough, stage, Family::V4, told, &mut |_, pack| {
+    packs_of(enough, &LAYOUT, stage, Family::V4, known, &mut |_, pack| {
         assert_eq!(pack.batch.len(), pack.marks.len());
         let steps = 0..pack.batch.len();
         all.push(steps.map(|step| pack.batch.describe(step)).collect());
@@ -53,14 +47,14 @@ fn described(enough: usize, stage: &Stage, told: &mut Told) -> Result<Vec<Vec<St
 }
 
 #[test]
-fn what_is_led_to_is_written_before_what_leads_there() {
+fn chains_are_written_before_the_jumps_to_them() {
     let mut stage = Stage::new(Table::Nat);
     let one = key("one");
     let way = pair(&mut stage, &one);
     stage.rewrite(SERVICES, [(Some(&one), &way)]);
-    stage.rewrite(MARK_MASQ, [(None, &Rule::new([], Target::SetMark(1)))]);
+    stage.rewrite(MARK, [(None, &Rule::new([], Target::SetMark(1)))]);
     stage.remove("KUBE-SVC-OLD");
-    let whole = described(usize::MAX, &stage, &mut Told::default()).unwrap();
+    let whole = described(usize::MAX, &stage, &mut Rules::default()).unwrap();
     let [whole] = &whole[..] else {
         panic!("{whole:?}");
     };
@@ -75,7 +69,7 @@ fn what_is_led_to_is_written_before_what_leads_there() {
         ["flush chain KUBE-SVC-OLD", "delete chain KUBE-SVC-OLD"]
     );
     // However small transactions are: the same, and each chain in one of them.
-    let pieces = described(1, &stage, &mut Told::default()).unwrap();
+    let pieces = described(1, &stage, &mut Rules::default()).unwrap();
     assert!(pieces.len() > 4);
     assert_eq!(pieces.concat(), *whole);
     for piece in &pieces {
@@ -85,6 +79,37 @@ fn what_is_led_to_is_written_before_what_leads_there() {
             }
         }
     }
+}
+
+#[test]
+fn jumps_are_added_before_or_behind_all_rules_of_a_base_chain() {
+    let mut stage = Stage::new(Table::Nat);
+    let prerouting = Chain::new("PREROUTING");
+    stage.rules = vec![
+        (None, Step::Insert(prerouting, 1, to(SERVICES))),
+        (None, Step::Append(prerouting, to(MARK))),
+    ];
+    let base = base_chains::base_chain(Table::Nat, "PREROUTING").unwrap();
+    let rule = |rule| encode::rule(&rule, "PREROUTING", Family::V4).unwrap();
+    let mut wanted = Batch::new(kernel_family(Family::V4), "nat");
+    wanted.ensure_chain(&base);
+    wanted.insert_rule(&rule(to(SERVICES)));
+    wanted.ensure_chain(&base);
+    wanted.add_rule(&rule(to(MARK)));
+    let mut batches = Vec::new();
+    let family = Family::V4;
+    packs(
+        &LAYOUT,
+        &stage,
+        family,
+        &mut Rules::default(),
+        &mut |_, pack| {
+            batches.push(format!("{:?}", pack.batch));
+            Ok(())
+        },
+    )
+    .unwrap();
+    assert_eq!(batches, [format!("{wanted:?}")]);
 }
 
 fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
@@ -97,9 +122,9 @@ fn row(handle: u64, rule: &Rule) -> Held<nft::Rule> {
 
 #[test]
 fn single_rules_come_and_go_where_they_stand() {
-    let rule = |text: &str| Rule::new([Part::Comment(text.to_owned())], Target::Accept);
-    let told = || {
-        Told(vec![
+    let rule = |text: &str| Rule::new([Part::Comment(text.into())], Target::Accept);
+    let rules_of_chain = || {
+        Rules(vec![
             row(7, &rule("a")),
             row(8, &rule("b")),
             row(9, &rule("a")),
@@ -108,7 +133,7 @@ fn single_rules_come_and_go_where_they_stand() {
     let edits = |steps: Vec<Step>| {
         let mut stage = Stage::new(Table::Nat);
         stage.rules = steps.into_iter().map(|step| (None, step)).collect();
-        described(usize::MAX, &stage, &mut told()).map(|packs| packs.concat())
+        described(usize::MAX, &stage, &mut rules_of_chain()).map(|packs| packs.concat())
     };
     // The first of two equal ones goes; what was put before it is not in the way.
     let steps = edits(vec![
@@ -126,20 +151,20 @@ fn single_rules_come_and_go_where_they_stand() {
             "delete rule 9 of KUBE-SERVICES"
         ]
     );
-    // What should be there and is not.
+    // Rules that should be installed and are not.
     for step in [
         Step::Delete(SERVICES, rule("x")),
         Step::Insert(SERVICES, 5, rule("c")),
     ] {
-        assert!(matches!(edits(vec![step]), Err(Snag::Changed(_))));
+        assert!(matches!(edits(vec![step]), Err(LinkError::Changed(_))));
     }
 }
 
 #[test]
-fn what_cannot_be_said_is_beyond_us() {
+fn a_rule_that_cannot_be_encoded_is_an_error() {
     let mut stage = Stage::new(Table::Nat);
-    let long = Rule::new([Part::Comment("x".repeat(256))], Target::Accept);
+    let long = Rule::new([Part::Comment("x".repeat(256).into())], Target::Accept);
     stage.rewrite(SERVICES, [(None, &long)]);
-    let result = described(usize::MAX, &stage, &mut Told::default());
-    assert!(matches!(result, Err(Snag::Beyond)));
+    let result = described(usize::MAX, &stage, &mut Rules::default());
+    assert!(matches!(result, Err(LinkError::Encoding)));
 }

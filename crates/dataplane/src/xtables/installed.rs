@@ -1,10 +1,11 @@
-//! What is in the tables, however it was learned, and as `iptables-save` prints it.
+//! What is in the tables: the questions asked about it, and the answers from `iptables-save`.
 
 use std::collections::BTreeMap;
 
 use ferrule_core::model::Family;
-use ferrule_kernel::xt::Table;
+use ferrule_kernel::xt::{Table, XtError};
 
+use super::layout::Layout;
 use super::rule::Rule;
 
 /// What is in the tables, as far as it is ours or may hold something of ours.
@@ -15,11 +16,54 @@ pub trait Inventory {
     /// All chains of a table.
     fn chains(&self, table: Table) -> Vec<&str>;
 
-    /// Whether a chain is there and has exactly these rules.
+    /// Whether a chain exists and has exactly these rules.
     fn holds(&self, chain: (Table, &str), rules: &mut dyn Iterator<Item = &Rule>) -> bool;
 
     /// How often a chain has this jump, however iptables puts it.
     fn count(&self, chain: (Table, &str), jump: &Rule) -> usize;
+}
+
+/// What programs printed about the tables.
+#[derive(Debug, Default)]
+pub struct Saved(BTreeMap<Table, String>);
+
+impl Saved {
+    /// Adds what was printed about a table, or a chain of it. A table that the kernel lacks is left
+    /// out if the layout can do without it.
+    pub fn add(
+        &mut self,
+        layout: &Layout,
+        table: Table,
+        printed: Result<String, XtError>,
+    ) -> Result<(), XtError> {
+        match printed {
+            Ok(text) => {
+                let all = self.0.entry(table).or_default();
+                if all.is_empty() {
+                    *all = text;
+                } else {
+                    all.push_str(&text);
+                }
+                Ok(())
+            }
+            Err(XtError::Missing { .. }) if layout.can_do_without(table) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the kernel has this table.
+    pub fn has(&self, table: Table) -> bool {
+        self.0.contains_key(&table)
+    }
+
+    /// The chains and rules in it.
+    pub fn installed(&self, family: Family) -> Installed<'_> {
+        let mut installed = Installed::new(family);
+        for (table, text) in &self.0 {
+            installed.read(*table, text);
+        }
+        installed
+    }
 }
 
 /// What is in the tables, as text.
@@ -38,7 +82,7 @@ impl<'a> Installed<'a> {
         }
     }
 
-    /// Adds a table. Lines that are neither chains nor rules are remarks.
+    /// Adds a table. Lines that are neither chains nor rules are comments.
     pub fn read(&mut self, table: Table, saved: &'a str) {
         let chains = self.tables.entry(table).or_default();
         for line in saved.lines() {
@@ -100,7 +144,7 @@ fn same(line: &str, wanted: &str) -> bool {
     line == wanted || line.split_whitespace().eq(wanted.split_whitespace())
 }
 
-/// Somebody else's iptables may have another opinion about order.
+/// Versions of iptables differ in the order of words.
 fn sorted_words(rule: &str) -> Vec<&str> {
     let mut words: Vec<_> = rule.split_whitespace().collect();
     words.sort_unstable();
@@ -109,7 +153,7 @@ fn sorted_words(rule: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::names;
+    use super::super::chain::Chain;
     use super::super::rule::{Part, Target};
     use super::*;
 
@@ -146,6 +190,6 @@ mod tests {
             installed.count((Table::Filter, "INPUT"), &rule)
         };
         assert_eq!(count(Target::Drop), 1);
-        assert_eq!(count(Target::Jump(names::FORWARD)), 0);
+        assert_eq!(count(Target::Jump(Chain::new("KUBE-FORWARD"))), 0);
     }
 }

@@ -1,64 +1,44 @@
-//! The nft flavour's tables, spoken to directly.
+//! The nft flavour's tables, read and written over netlink.
 //!
-//! In: a [`Document`]. Out: success, or a [`Snag`] that says what helps. iptables' own programs do
+//! In: a [`Document`]. Out: success, or a [`LinkError`]. iptables' own programs do
 //! the same with much more effort: docs/performance.md has the figures.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use ferrule_core::model::{Family, PortKey};
+use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::nft::{BatchError, Nft};
 use ferrule_kernel::xt::Table;
 
+use super::base_chains;
+use super::chain::Chain;
 use super::document::{Document, Stage, Step};
-use super::entries;
+use super::error::LinkError;
+use super::layout::Layout;
 use super::listing::Listing;
-use super::names::Chain;
 use super::pack::{self, Known, Pack};
 use super::rows::Rows;
 use crate::{kernel_family, said};
 
-/// A conversation about one family's tables.
+/// A netlink socket for one family's tables.
 #[derive(Debug)]
 pub struct Link {
     nft: Nft,
     family: Family,
+    layout: &'static Layout,
     /// Chains in which single rules came and went before, as we left them.
     rows: BTreeMap<(Table, Chain), Rows>,
 }
 
-/// Why something was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum Snag {
-    /// A rule cannot be put in our expressions.
-    #[error("a rule is beyond us")]
-    Beyond,
-    /// A chain does not have the rules that we believe it has.
-    #[error("{0} was changed by somebody else")]
-    Changed(String),
-    /// The kernel refused.
-    #[error("{message}")]
-    Refused {
-        /// Whose rule it refused, if it was a rule of somebody.
-        owner: Option<PortKey>,
-        /// The rule counts.
-        counts: bool,
-        /// What it said.
-        message: String,
-    },
-    /// The kernel could not be asked, or its answer was lost.
-    #[error("no answer from the kernel")]
-    Lost(#[source] io::Error),
-}
-
 impl Link {
-    /// Opens a conversation in the network namespace of the calling thread.
-    pub fn open(family: Family) -> io::Result<Self> {
+    /// Opens a socket in the network namespace of the calling thread.
+    pub fn open(family: Family, layout: &'static Layout) -> io::Result<Self> {
         let nft = Nft::open()?;
         Ok(Self {
             nft,
             family,
+            layout,
             rows: BTreeMap::new(),
         })
     }
@@ -69,22 +49,26 @@ impl Link {
     }
 
     /// What is in the tables.
-    pub fn list(&mut self) -> Result<Listing, Snag> {
+    pub fn list(&mut self) -> Result<Listing, LinkError> {
         self.rows.clear();
-        Listing::read(&mut self.nft, self.family).map_err(unanswered)
+        Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 
-    /// Makes all changes of a document, stage by stage. With a listing of what is there some of
+    /// Makes all changes of a document, stage by stage. With a listing of what is installed some of
     /// them need not be made.
-    pub fn send(&mut self, document: &Document, listing: Option<&Listing>) -> Result<(), Snag> {
-        let family = self.family;
+    pub fn send(
+        &mut self,
+        document: &Document,
+        listing: Option<&Listing>,
+    ) -> Result<(), LinkError> {
+        let (layout, family) = (self.layout, self.family);
         let mut view = View {
             link: self,
             listing,
         };
         for stage in document.stages() {
             view.link.forget(stage);
-            pack::packs(stage, family, &mut view, &mut |view, pack| {
+            pack::packs(layout, stage, family, &mut view, &mut |view, pack| {
                 view.link.commit(stage.table, pack)
             })?;
         }
@@ -100,15 +84,15 @@ impl Link {
         }
     }
 
-    fn commit(&mut self, table: Table, pack: Pack<'_>) -> Result<(), Snag> {
+    fn commit(&mut self, table: Table, pack: Pack<'_>) -> Result<(), LinkError> {
         let commit = match self.nft.commit(&pack.batch) {
             Ok(commit) => commit,
             Err(error) => return Err(explain(error, &pack)),
         };
         for (chain, rows) in pack.rows {
-            // Others change their chains as they like.
-            if !entries::is_entry(&chain.to_string())
-                && let Some(rows) = rows.settled(&commit.handles)
+            // Other programs change base chains as they like.
+            if !base_chains::is_base_chain(chain.as_str())
+                && let Some(rows) = rows.with_handles(&commit.handles)
             {
                 self.rows.insert((table, chain), rows);
             }
@@ -127,22 +111,22 @@ impl Known for View<'_> {
         self.listing
     }
 
-    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, Snag> {
+    fn rows(&mut self, table: Table, chain: Chain) -> Result<Rows, LinkError> {
         // Taken out: unless the change succeeds we do not know them any more.
         if let Some(rows) = self.link.rows.remove(&(table, chain)) {
             return Ok(rows);
         }
-        let (family, name) = (kernel_family(self.link.family), chain.to_string());
-        let rules = self.link.nft.rules_of(family, table.as_str(), &name);
-        Ok(Rows::new(&name, rules.map_err(unanswered)?))
+        let (family, name) = (kernel_family(self.link.family), chain.as_str());
+        let rules = self.link.nft.rules_of(family, table.as_str(), name);
+        Ok(Rows::new(name, rules.map_err(unanswered)?))
     }
 }
 
-fn unanswered(error: RequestError) -> Snag {
-    Snag::Lost(said(error))
+fn unanswered(error: RequestError) -> LinkError {
+    LinkError::Lost(said(error))
 }
 
-fn explain(error: BatchError, pack: &Pack<'_>) -> Snag {
+fn explain(error: BatchError, pack: &Pack<'_>) -> LinkError {
     let message = match std::error::Error::source(&error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
@@ -151,13 +135,13 @@ fn explain(error: BatchError, pack: &Pack<'_>) -> Snag {
         BatchError::Refused { step, .. } | BatchError::TooLong { step, .. } => Some(step),
         BatchError::Denied(_) | BatchError::Conflict => None,
         BatchError::Unsent { source, .. } | BatchError::Lost(source) => {
-            return Snag::Lost(source);
+            return LinkError::Lost(source);
         }
     };
     let (owner, counts) = step
         .and_then(|step| pack.marks.get(step).copied())
         .unwrap_or_default();
-    Snag::Refused {
+    LinkError::Refused {
         owner: owner.cloned(),
         counts,
         message,

@@ -4,63 +4,63 @@
 
 use ferrule_kernel::xt::Table;
 
+use super::base_chains::is_base_chain;
 use super::document::{Document, Step};
-use super::names::Chain;
-use super::ruleset::{Drawing, Ruleset, Statics};
+use super::ruleset::{PortRules, Ruleset, Statics};
 use crate::RuleCount;
 
 /// Rules by table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct RuleCounts {
     filter: usize,
     nat: usize,
 }
 
-impl Census {
+impl RuleCounts {
     /// Of everything.
     pub fn of(ruleset: &Ruleset) -> Self {
-        let mut census = Self::of_statics(&ruleset.statics);
-        for (shared, ranks) in &ruleset.shared {
+        let mut counts = Self::of_statics(&ruleset.statics);
+        for ((table, _), ranks) in &ruleset.shared {
             let rules = ranks.values().map(Vec::len).sum();
-            census.count(shared.table(), rules);
+            counts.count(*table, rules);
         }
         let chains = ruleset.chains.values();
-        census.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
-        census
+        counts.count(Table::Nat, chains.map(|(_, rules)| rules.len()).sum());
+        counts
     }
 
     /// Of what does not depend on Services.
     pub fn of_statics(statics: &Statics) -> Self {
-        let mut census = Self::default();
-        for ((table, _), rules) in &statics.chains {
-            census.count(*table, rules.len());
+        let mut counts = Self::default();
+        for ((table, _), rules) in statics {
+            counts.count(*table, rules.len());
         }
-        census.count(Table::Nat, statics.tail.len());
-        census
+        counts
     }
 
     /// Of one Service port.
-    pub fn of_drawing(drawing: &Drawing) -> Self {
-        let mut census = Self::default();
-        for ((shared, _), rules) in &drawing.shared {
-            census.count(shared.table(), rules.len());
+    pub fn of_port(port: &PortRules) -> Self {
+        let mut counts = Self::default();
+        for (((table, _), _), rules) in &port.shared {
+            counts.count(*table, rules.len());
         }
-        census.count(Table::Nat, drawing.chains.values().map(Vec::len).sum());
-        census
+        counts.count(Table::Nat, port.chains.values().map(Vec::len).sum());
+        counts
     }
 
     /// Of rules that a document writes.
     pub fn of_document(document: &Document) -> Self {
-        let mut census = Self::default();
+        let mut counts = Self::default();
         for (table, step) in document.rules() {
             match step {
-                // A jump from a chain that is not ours.
-                Step::Insert(Chain::Fixed(name), ..) if !name.starts_with("KUBE-") => {}
-                Step::Append(..) | Step::Insert(..) => census.count(table, 1),
+                // A jump from a base chain.
+                Step::Append(chain, _) | Step::Insert(chain, ..)
+                    if is_base_chain(chain.as_str()) => {}
+                Step::Append(..) | Step::Insert(..) => counts.count(table, 1),
                 _ => {}
             }
         }
-        census
+        counts
     }
 
     const fn count(&mut self, table: Table, rules: usize) {
@@ -72,7 +72,7 @@ impl Census {
         }
     }
 
-    /// These, and others.
+    /// The sum of both.
     pub const fn plus(self, other: Self) -> Self {
         Self {
             filter: self.filter + other.filter,
@@ -80,7 +80,7 @@ impl Census {
         }
     }
 
-    /// The same after something that was so is different.
+    /// The same after a part changed.
     pub const fn with(self, before: Self, after: Self) -> Self {
         let all = self.plus(after);
         Self {
@@ -90,7 +90,7 @@ impl Census {
     }
 
     /// For metrics, beside those that were written last.
-    pub fn told(self, written: Self) -> Vec<RuleCount> {
+    pub fn reported(self, written: Self) -> Vec<RuleCount> {
         let count = |table: Table, owned, written| RuleCount {
             table: table.as_str(),
             owned,

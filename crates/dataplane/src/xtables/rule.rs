@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferrule_core::model::{Family, Port, Protocol, format_socket};
 use ipnet::IpNet;
 
-use super::names::Chain;
+use super::chain::Chain;
 
 /// One rule: when all parts hold, the target happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub struct Rule {
     pub target: Target,
 }
 
-/// A condition, or a remark.
+/// A match, or a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A remark.
-    Comment(String),
+    /// A comment.
+    Comment(Box<str>),
     /// This protocol, and its own conditions.
     Protocol(Protocol),
     /// The destination port; behind a protocol.
@@ -57,10 +57,10 @@ pub enum Part {
     StateNot(&'static str),
     /// One time in so many.
     OneIn(u32),
-    /// The client was put on this chain's list within so many seconds.
-    Remembered(Chain, u32),
-    /// Puts the client on this chain's list.
-    Remember(Chain),
+    /// The client was put on this list within so many seconds.
+    Remembered(Box<str>, u32),
+    /// Puts the client on this list.
+    Remember(Box<str>),
     /// Counts the packet.
     Count(&'static str),
 }
@@ -77,7 +77,7 @@ pub enum Place {
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Nothing: the rule is a remark.
+    /// Nothing: the rule is a comment.
     None,
     /// Goes through this chain, and comes back.
     Jump(Chain),

@@ -16,8 +16,8 @@ use crate::{kernel_family, protocol_number};
 
 const REG: Reg = Reg::FIRST;
 
-/// The rule, to be put into this chain. `None` if it cannot be said so: then iptables itself may
-/// know how, or why not.
+/// The rule as one of this chain. `None` if it cannot be encoded: then iptables itself may know
+/// how, or why not.
 pub fn rule(rule: &Rule, chain: &str, family: Family) -> Option<nft::Rule> {
     Some(nft::Rule {
         protocol: rule.parts.iter().find_map(|part| match part {
@@ -120,11 +120,11 @@ impl Encoder {
         Some(())
     }
 
-    /// Of an address as many bytes are looked at as its network has, if these are whole bytes.
+    /// Compares as many bytes of an address as its network has, if these are whole bytes.
     fn address(&mut self, side: Side, net: IpNet, op: CmpOp) -> Option<()> {
         let prefix = usize::from(net.prefix_len());
         if prefix == 0 {
-            // Every address; that none is one cannot be said.
+            // Every address; there is no expression for no address.
             return (op == CmpOp::Equal).then_some(());
         }
         let network = Value::from(net.network());
@@ -179,10 +179,8 @@ impl Encoder {
             Part::State(states) => Extension::conntrack(bits(states)?, false),
             Part::StateNot(states) => Extension::conntrack(bits(states)?, true),
             Part::OneIn(count) => Extension::random(times_in_31_bits(*count)),
-            Part::Remembered(list, seconds) => {
-                Extension::recent(&list.to_string(), Recent::Check(*seconds))?
-            }
-            Part::Remember(list) => Extension::recent(&list.to_string(), Recent::Set)?,
+            Part::Remembered(list, seconds) => Extension::recent(list, Recent::Check(*seconds))?,
+            Part::Remember(list) => Extension::recent(list, Recent::Set)?,
             Part::Count(counter) => Extension::count(counter)?,
             Part::Port(_)
             | Part::Source(_)
@@ -196,7 +194,7 @@ impl Encoder {
         Some(())
     }
 
-    /// What the protocol's own match says.
+    /// The protocol's own match.
     fn protocol(&mut self, protocol: Protocol) {
         let port = self.port.map(Port::get);
         let extension = match (protocol, port) {
@@ -230,10 +228,7 @@ impl Encoder {
         let family = kernel_family(self.family);
         self.out.extend(match target {
             Target::None => None,
-            Target::Jump(chain) => {
-                let name = chain.to_string();
-                Some(Expr::Verdict(Verdict::Jump(name.into())))
-            }
+            Target::Jump(chain) => Some(Expr::Verdict(Verdict::Jump(chain.as_str().into()))),
             Target::Return => Some(Expr::Verdict(Verdict::Return)),
             Target::Accept => Some(Expr::Verdict(Verdict::Accept)),
             Target::Drop => Some(Expr::Verdict(Verdict::Drop)),

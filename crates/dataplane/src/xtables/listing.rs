@@ -1,7 +1,7 @@
-//! What is in the tables, as `nf_tables` tells it.
+//! What is in the tables, read from `nf_tables`.
 //!
 //! Chains that are ours are remembered by a digest of each rule, as thousands of them are read
-//! only to be compared. Rules of others are kept only where ours stand among them.
+//! only to be compared. Rules of base chains are kept, as our jumps are among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,16 +12,18 @@ use ferrule_kernel::nft::{self, Expr, Name, Nft};
 use ferrule_kernel::socket::Transport;
 use ferrule_kernel::xt::Table;
 
-use super::entries::{is_entry, is_like};
+use super::base_chains::{is_base_chain, is_same_jump};
+use super::encode;
 use super::installed::Inventory;
+use super::layout::Layout;
 use super::rule::Rule;
-use super::{diff, encode, names};
 use crate::kernel_family;
 
 /// What is in the tables.
 #[derive(Debug)]
 pub struct Listing {
     family: Family,
+    layout: &'static Layout,
     tables: BTreeSet<Table>,
     chains: BTreeMap<Table, BTreeMap<Name, Content>>,
 }
@@ -31,39 +33,48 @@ pub struct Listing {
 enum Content {
     /// A digest of each rule.
     Ours(Vec<u64>),
-    /// Rules of anybody.
-    Entry(Vec<nft::Rule>),
-    /// It is none of our business.
-    Others,
+    /// A base chain, with all rules.
+    Base(Vec<nft::Rule>),
+    /// An external chain.
+    External,
 }
 
 impl Listing {
     /// Reads everything that is ours.
-    pub fn read<T: Transport>(nft: &mut Nft<T>, family: Family) -> Result<Self, RequestError> {
+    pub fn read<T: Transport>(
+        nft: &mut Nft<T>,
+        family: Family,
+        layout: &'static Layout,
+    ) -> Result<Self, RequestError> {
         let kernel = kernel_family(family);
         let found = nft.tables(kernel)?;
-        let named = |name: &str| Table::ALL.into_iter().find(|table| table.as_str() == name);
         let mut listing = Self {
             family,
-            tables: found.iter().filter_map(|held| named(&held.table)).collect(),
+            layout,
+            tables: found
+                .iter()
+                .filter_map(|held| Table::from_name(&held.table))
+                .collect(),
             chains: BTreeMap::new(),
         };
         for held in nft.all_chains(kernel)? {
-            if let Some(table) = named(&held.table) {
+            if let Some(table) = Table::from_name(&held.table) {
                 listing.add(nft, table, held.object.name)?;
             }
         }
         Ok(listing)
     }
 
-    /// Reads these chains, and leaves out those that are not there.
-    pub fn glance<T: Transport>(
+    /// Reads these chains, and leaves out those that do not exist.
+    pub fn read_chains<T: Transport>(
         nft: &mut Nft<T>,
         family: Family,
+        layout: &'static Layout,
         chains: &[(Table, &str)],
     ) -> Result<Self, RequestError> {
         let mut listing = Self {
             family,
+            layout,
             tables: BTreeSet::new(),
             chains: BTreeMap::new(),
         };
@@ -84,21 +95,21 @@ impl Listing {
         name: Name,
     ) -> Result<(), RequestError> {
         let family = kernel_family(self.family);
-        let content = if is_ours(table, &name) {
+        let content = if self.layout.owns(table, &name) {
             Content::Ours(rules(nft, family, table, &name, |rule| {
                 digest(&rule.expressions)
             })?)
-        } else if is_entry(&name) {
-            Content::Entry(rules(nft, family, table, &name, |rule| rule)?)
+        } else if is_base_chain(&name) {
+            Content::Base(rules(nft, family, table, &name, |rule| rule)?)
         } else {
-            Content::Others
+            Content::External
         };
         let chains = self.chains.entry(table).or_default();
         chains.insert(name, content);
         Ok(())
     }
 
-    /// Whether somebody made this table already.
+    /// Whether this table exists.
     pub fn has_table(&self, table: Table) -> bool {
         self.tables.contains(&table)
     }
@@ -151,31 +162,26 @@ impl Inventory for Listing {
     }
 
     fn count(&self, (table, name): (Table, &str), jump: &Rule) -> usize {
-        let Some(Content::Entry(rules)) = self.content(table, name) else {
+        let Some(Content::Base(rules)) = self.content(table, name) else {
             return 0;
         };
         let wanted = encode::expressions(jump, self.family);
-        let alike = rules
-            .iter()
-            .filter(|rule| wanted.as_ref().is_some_and(|wanted| is_like(rule, wanted)));
+        let alike = rules.iter().filter(|rule| {
+            wanted
+                .as_ref()
+                .is_some_and(|wanted| is_same_jump(rule, wanted))
+        });
         alike.count()
     }
 }
 
-/// Whether a chain is ours, judging by its name.
-pub fn is_ours(table: Table, name: &str) -> bool {
-    let fixed = diff::FIXED.iter().filter(|(at, _)| *at == table);
-    let mut fixed = fixed.flat_map(|(_, chains)| *chains);
-    fixed.any(|chain| chain.is(name)) || (table == Table::Nat && names::is_own(name))
-}
-
 /// Whether two rules do the same; what they have counted does not matter.
 pub fn is_same(one: &[Expr], other: &[Expr]) -> bool {
-    essence(one).eq(essence(other))
+    without_counters(one).eq(without_counters(other))
 }
 
 /// Everything but what was counted.
-pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
+pub fn without_counters(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
     let all = expressions.iter();
     all.filter(|expr| !matches!(expr, Expr::Counter { .. }))
 }
@@ -183,6 +189,6 @@ pub fn essence(expressions: &[Expr]) -> impl Iterator<Item = &Expr> {
 /// What a rule comes down to; what it has counted does not matter.
 pub fn digest(expressions: &[Expr]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    essence(expressions).for_each(|expr| expr.hash(&mut hasher));
+    without_counters(expressions).for_each(|expr| expr.hash(&mut hasher));
     hasher.finish()
 }
