@@ -37,11 +37,11 @@ enum Cli {
         /// Folder with a Node and a Service
         #[arg(long)]
         manifests: PathBuf,
-        /// Stay afterwards
+        /// Keep running afterwards
         #[arg(long)]
         keep: bool,
     },
-    /// One pod: a server that tells its name
+    /// One pod: a server that answers with its name
     Pod { name: String },
 }
 

@@ -18,7 +18,7 @@ pub struct Metrics(BTreeMap<String, f64>);
 impl Metrics {
     /// Asks for them.
     pub fn fetch() -> Result<Self> {
-        let answer = get(10249, "/metrics").context("ferrule does not tell its metrics")?;
+        let answer = get(10249, "/metrics").context("ferrule does not serve its metrics")?;
         Ok(Self::parse(&answer))
     }
 

@@ -47,7 +47,7 @@ use crate::lab::Lab;
 use crate::tools::Tools;
 use crate::world::WorldKey;
 
-/// A real cluster in namespaces, where ferrule and kube-proxy live the same stories.
+/// A real cluster in namespaces, where ferrule and kube-proxy run the same stories.
 #[derive(Parser)]
 #[command(name = "ferrule-lab", bin_name = "cargo xtask lab")]
 struct Cli {
@@ -59,13 +59,13 @@ struct Cli {
 enum Verb {
     /// Builds Kubernetes' programs, once per version.
     Build,
-    /// Starts a lab in the background and says how to look inside.
+    /// Starts a lab in the background and prints how to inspect it.
     Up(Worlds),
     /// Ends the lab that is up.
     Down,
-    /// Says whether a lab is up and how to look inside.
+    /// Prints whether a lab is up and how to inspect it.
     Status,
-    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
+    /// Runs stories and trials in a lab of its own, and compares random clusters.
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
@@ -90,7 +90,7 @@ enum Verb {
 
 #[derive(Args, Clone)]
 struct Worlds {
-    /// The worlds to build, such as ferrule/nftables; stories are told in all there are unless some
+    /// The worlds to build, such as ferrule/nftables; stories run in all there are unless some
     /// are named, and a lab that stays up has two.
     #[arg(long, value_delimiter = ',')]
     worlds: Vec<WorldKey>,

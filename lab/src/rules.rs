@@ -74,7 +74,7 @@ pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
     if worlds.len() < 2 {
         return Ok(Vec::new());
     }
-    // What others are held against.
+    // The reference for all others.
     let reference = worlds
         .iter()
         .position(|world| world.key.program == "kube-proxy");
@@ -86,7 +86,7 @@ pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
             if listings.iter().any(|other| *other != listings[reference]) {
                 let shown = |(number, listing): (usize, &Listing)| {
                     if number == reference {
-                        "what the others are held against".to_owned()
+                        "the reference".to_owned()
                     } else {
                         listing.against(&listings[reference], MOST_SHOWN)
                     }

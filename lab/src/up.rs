@@ -108,7 +108,7 @@ pub fn down() -> Result<()> {
     Ok(())
 }
 
-/// Says whether a lab is up and how to look inside.
+/// Prints whether a lab is up and how to inspect it.
 pub fn status() -> Result<()> {
     let Some(pid) = running()? else {
         println!("no lab is up; `cargo xtask lab up` starts one");

@@ -23,7 +23,7 @@ const PATIENCE: usize = 10;
 
 /// Changes cannot be noticed.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: cannot be watched", path.display())]
+#[error("cannot watch {} for changes", path.display())]
 pub struct FollowError {
     path: PathBuf,
     #[source]

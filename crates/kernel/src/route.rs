@@ -230,7 +230,7 @@ fn read_link(message: &Message<'_>) -> Result<Link, Malformed> {
     let header: &[u8; LINK_HEADER] = message
         .body
         .first_chunk()
-        .ok_or(Malformed("link: cut off"))?;
+        .ok_or(Malformed("link: truncated"))?;
     let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
     let mut link = Link {
         index: u32::from_ne_bytes([i0, i1, i2, i3]),
@@ -263,7 +263,7 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     let header: &[u8; ADDRESS_HEADER] = message
         .body
         .first_chunk()
-        .ok_or(Malformed("address: cut off"))?;
+        .ok_or(Malformed("address: truncated"))?;
     let [_, prefix, flags, scope, a, b, c, d] = *header;
     let (mut local, mut given, mut flags) = (None, None, u32::from(flags));
     for attr in message.attributes(ADDRESS_HEADER)? {

@@ -1,4 +1,4 @@
-//! Looks at every world at once and says where it is not as a story tells.
+//! Checks every world at once and reports where it is not as a story expects.
 //!
 //! Two things must hold: every world shows what the line says, and all worlds for which it says
 //! the same show the same, in everything that was seen and not only in what the line mentions.
@@ -194,7 +194,7 @@ fn see_metric(series: &Series, wanted: f64) -> Seen {
     }
 }
 
-/// Every look that is not as told, or not the same in all worlds; with what all worlds showed.
+/// Every check that is not as expected, or not the same in all worlds; with what all worlds showed.
 fn report(rows: &[Row<'_>]) -> String {
     let mut text = String::new();
     let one_look = |a: &Row<'_>, b: &Row<'_>| std::ptr::eq(a.line, b.line) && a.sender == b.sender;
@@ -208,7 +208,11 @@ fn report(rows: &[Row<'_>]) -> String {
         let _infallible = writeln!(text, "{subject} (as {sender}){why}");
         for row in rows {
             let seen = &row.seen;
-            let mark = if seen.fits { "as told" } else { "NOT as told" };
+            let mark = if seen.fits {
+                "as expected"
+            } else {
+                "NOT as expected"
+            };
             let wanted = row.line.outcome(row.world);
             let world = row.world;
             let _infallible = writeln!(text, "    {world}, {mark}: {wanted}");
@@ -218,7 +222,7 @@ fn report(rows: &[Row<'_>]) -> String {
     text
 }
 
-/// Whether worlds of which the same is told show the same, also in what was not told.
+/// Whether worlds of which the same is expected show the same, also in what the line does not mention.
 fn agree(rows: &[Row<'_>]) -> bool {
     let mut shown = BTreeMap::new();
     rows.iter().all(|row| {
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(report(&[one, other]), "");
         let one = row(&line, &ferrule, &[("a1", "a2")]);
         let gone = row(&line, &reference, &[("a1", "a2")]);
-        assert!(report(&[one, gone]).contains("NOT as told: b1"));
+        assert!(report(&[one, gone]).contains("NOT as expected: b1"));
     }
 
     #[test]

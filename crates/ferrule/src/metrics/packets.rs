@@ -61,7 +61,7 @@ impl Packets {
                 Ok(packets) => Some(family(counter.declared(), packets as f64)),
                 Err(error) => {
                     let counter = counter.object();
-                    tracing::error!(err = %error, counter, "Failed to read a packet counter");
+                    tracing::error!(err = %error, counter, "Failed to read packet counter");
                     None
                 }
             })

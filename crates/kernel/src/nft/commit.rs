@@ -52,10 +52,10 @@ pub enum BatchError {
     Denied(#[source] io::Error),
     /// Somebody else changed rules since the generation that the batch expected; nothing was
     /// changed.
-    #[error("the rules were changed by somebody else")]
+    #[error("an external change to the ruleset came first")]
     Conflict,
     /// The batch could not be handed over; nothing was changed.
-    #[error("the batch of {bytes} bytes could not be sent")]
+    #[error("cannot send the batch of {bytes} bytes")]
     Unsent {
         /// Its size; there is a limit without the right to administrate the network.
         bytes: usize,
@@ -72,7 +72,7 @@ pub enum BatchError {
         what: String,
     },
     /// Answers were lost: the batch may have been taken or not.
-    #[error("the kernel's answer was lost")]
+    #[error("the kernel's reply was lost")]
     Lost(#[source] io::Error),
 }
 

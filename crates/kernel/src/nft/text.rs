@@ -22,7 +22,7 @@ pub use rule::rule;
 
 /// There are no words for it in `nft`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nft has no words for {0}")]
+#[error("nft has no syntax for {0}")]
 pub struct Unsayable(String);
 
 type Said = Result<String, Unsayable>;

@@ -123,7 +123,7 @@ impl Value {
                 return Self::from_bytes(attr.payload);
             }
         }
-        Err(Malformed("value: there is none"))
+        Err(Malformed("value: missing"))
     }
 }
 
