@@ -22,9 +22,9 @@ pub enum RequestError {
     /// The kernel refused.
     #[error("the kernel refused the request{}", explained(message.as_deref()))]
     Refused {
-        /// What it said in words, if it did.
+        /// The extended ACK message of the kernel, if any.
         message: Option<String>,
-        /// What it said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -224,7 +224,7 @@ impl<T: Transport> Exchange<T> {
     }
 
     /// The same, but parts that are interrupted and yet the same twice are taken: what changed was
-    /// something else. Long dumps would otherwise never end beside somebody who never rests.
+    /// something else. Long dumps would otherwise never end beside a process that writes all the time.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -264,7 +264,7 @@ impl<T: Transport> Exchange<T> {
         }
     }
 
-    /// Sends what somebody else numbered, as one datagram, and shows every datagram that comes
+    /// Sends messages that the caller numbered, as one datagram, and shows every datagram that comes
     /// back to `each` until that says that the last one was there.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub use compat::Extension;
 pub use element::{Element, Elements};
 pub use expr::{Expr, Reg};
 pub use object::{Generation, Held, Object};
-pub use set::{Field, Leads, Set, Stay};
+pub use set::{Field, MapData, Set, Timeout};
 pub use table::Table;
 pub use value::{Comment, Data, Name, Value, Verdict};
 pub use watch::{Change, Event, Watch};
@@ -74,7 +74,7 @@ impl Nft {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Socket::open(Protocol::Netfilter).map(Self::new)
     }

@@ -22,7 +22,7 @@ pub const NLM_F_REQUEST: u16 = 0x1;
 pub const NLM_F_MULTI: u16 = 0x2;
 /// Wants an acknowledgement.
 pub const NLM_F_ACK: u16 = 0x4;
-/// In a change: tell what came of it, as others are told.
+/// In a change: echo the resulting notification to the sender (`NLM_F_ECHO`).
 pub const NLM_F_ECHO: u16 = 0x8;
 /// In a dump: the kernel's state changed meanwhile.
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -344,7 +344,7 @@ impl<'a> Attribute<'a> {
             .map_err(|_| Malformed("attribute: wrong length"))
     }
 
-    /// A string up to its end mark. What is no UTF-8 is replaced: names of others may be anything.
+    /// A string up to its end mark. What is no UTF-8 is replaced: external names may be anything.
     pub fn text(&self) -> std::borrow::Cow<'a, str> {
         let end = self.payload.iter().position(|byte| *byte == 0);
         String::from_utf8_lossy(&self.payload[..end.unwrap_or(self.payload.len())])

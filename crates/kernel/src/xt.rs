@@ -69,7 +69,7 @@ pub enum XtError {
     Missing {
         /// Which program.
         program: String,
-        /// What it said.
+        /// The error of the kernel.
         message: String,
     },
     /// Somebody else had the tables locked the whole time.
@@ -77,7 +77,7 @@ pub enum XtError {
     Locked {
         /// Which program.
         program: String,
-        /// What it said.
+        /// The error of the kernel.
         message: String,
     },
     /// It ran, and refused.
@@ -87,7 +87,7 @@ pub enum XtError {
         program: String,
         /// The line of its input that is at fault, from 1.
         line: Option<usize>,
-        /// What it said.
+        /// The error of the kernel.
         message: String,
     },
 }

@@ -43,7 +43,7 @@ const CHANNEL: usize = 8;
 
 /// Runs until a signal, a fatal error, or a configuration that needs a new start.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    host::be_frugal();
+    host::limit_arenas();
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -15,7 +15,7 @@ use super::batch::NFGEN;
 use super::object::Object;
 use super::uapi::{GROUP_NFTABLES, msg};
 use crate::Family;
-use crate::socket::{Heard, Protocol, Socket};
+use crate::socket::{Protocol, Received, Socket};
 use crate::wire::{Malformed, Message, messages};
 
 /// Somebody who listens to all changes of nftables.
@@ -50,7 +50,7 @@ impl Watch {
     /// Listens in the network namespace of the calling thread, from now on.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Netfilter)?;
         socket.join(GROUP_NFTABLES)?;
@@ -60,7 +60,7 @@ impl Watch {
     /// The next few events in order; none if nothing happens for so long.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
         self.hear(patience, |_| true)
     }
@@ -69,7 +69,7 @@ impl Watch {
     /// happens for so long, or only what was expected.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn foreign(&mut self, own: &[u32], patience: Duration) -> io::Result<Vec<Event>> {
         self.hear(patience, |message| {
             message.kind != msg::NEWGEN && !own.contains(&message.port)
@@ -82,9 +82,9 @@ impl Watch {
         pick: impl Fn(&Message<'_>) -> bool,
     ) -> io::Result<Vec<Event>> {
         Ok(match self.socket.listen(patience)? {
-            Heard::Nothing => Vec::new(),
-            Heard::Missed => vec![Event::Missed],
-            Heard::Datagram(datagram) => read(datagram, pick),
+            Received::Nothing => Vec::new(),
+            Received::Missed => vec![Event::Missed],
+            Received::Datagram(datagram) => read(datagram, pick),
         })
     }
 
@@ -95,7 +95,7 @@ impl Watch {
     /// changes.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn others(
         &mut self,
         table: &str,
@@ -103,9 +103,9 @@ impl Watch {
         patience: Duration,
     ) -> io::Result<BTreeSet<Family>> {
         Ok(match self.socket.listen(patience)? {
-            Heard::Nothing => BTreeSet::new(),
-            Heard::Missed => BTreeSet::from([Family::V4, Family::V6]),
-            Heard::Datagram(datagram) => messages(datagram)
+            Received::Nothing => BTreeSet::new(),
+            Received::Missed => BTreeSet::from([Family::V4, Family::V6]),
+            Received::Datagram(datagram) => messages(datagram)
                 .filter_map(Result::ok)
                 .filter(|message| !own.contains(&message.port) && is_about(message, table))
                 .filter_map(|message| Family::from_number(*message.body.first()?))
