@@ -82,7 +82,7 @@ pub enum SyncKind {
     Partial,
 }
 
-/// Which Kubernetes release this program stands for, and how it was built.
+/// Which Kubernetes release this program implements, and how it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     /// `1`
@@ -110,7 +110,7 @@ pub struct Metrics {
     registry: Registry,
     sli: sli::Slis,
     packets: OnceLock<packets::Packets>,
-    /// Unix time of the start, if the machine tells.
+    /// Unix time of the start, if `/proc` has it.
     started: Option<f64>,
 
     sync_duration: HistogramVec,
@@ -227,7 +227,7 @@ impl Metrics {
         }
     }
 
-    /// Shows packet counters of the kernel, read whenever somebody asks. Not to be called when
+    /// Shows packet counters of the kernel, read at every scrape. Not to be called when
     /// the kernel has no such counters; then they do not exist here either.
     pub fn read_packets_with(&self, read: ReadPackets) {
         // A second source would only say the same.
@@ -273,7 +273,7 @@ impl Metrics {
 
     /// So many events about Services and EndpointSlices arrived. Each counts once, whatever the
     /// number of families.
-    pub fn heard(&self, services: usize, slices: usize) {
+    pub fn received(&self, services: usize, slices: usize) {
         self.services_total.inc_by(services as u64);
         self.endpoints_total.inc_by(slices as u64);
     }

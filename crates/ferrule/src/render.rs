@@ -12,7 +12,7 @@ use ferrule_dataplane::{iptables, nftables};
 
 use crate::cli::RenderArgs;
 use crate::config::{Config, Mode};
-use crate::look::{self, Picture};
+use crate::inspect::{self, ClusterView};
 use crate::watch::manifests;
 
 /// Tells what a mode programs for one family.
@@ -21,15 +21,15 @@ type Teller = fn(&Desired, Family, &Config) -> anyhow::Result<String>;
 /// Reads, decides, draws, prints.
 pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
     let cluster = &arguments.cluster;
-    let (mut config, gates) = look::config(cluster, arguments.mode.map(Mode::from))?;
+    let (mut config, gates) = inspect::config(cluster, arguments.mode.map(Mode::from))?;
     if let Some(bit) = arguments.iptables_masquerade_bit {
         config.iptables_masquerade_bit = bit;
     }
     let tell = teller(config.mode())?;
-    let mut picture = Picture::new(cluster, config.settings(&gates));
-    picture.take_in(manifests::read(&cluster.manifests, &cluster.node)?);
+    let mut view = ClusterView::new(cluster, config.settings(&gates));
+    view.take_in(manifests::read(&cluster.manifests, &cluster.node)?);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    for (number, family) in look::families(cluster).into_iter().enumerate() {
+    for (number, family) in inspect::families(cluster).into_iter().enumerate() {
         if number > 0 {
             writeln!(out)?;
         }
@@ -38,7 +38,7 @@ pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
             out,
             "# {family} in mode {mode} on node {node}, as ferrule programs it."
         )?;
-        out.write_all(tell(&picture.desired, family, &config)?.as_bytes())?;
+        out.write_all(tell(&view.desired, family, &config)?.as_bytes())?;
     }
     Ok(out.flush()?)
 }

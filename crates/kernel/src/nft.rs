@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
-/// How often a snapshot is begun again because somebody changed something meanwhile.
+/// How often a snapshot is begun again because of an external change meanwhile.
 const ATTEMPTS: usize = 5;
 
 impl Nft {
@@ -271,7 +271,7 @@ impl<T: Transport> Nft<T> {
     /// A table with everything in it, all of one generation; `None` if there is no such table.
     ///
     /// # Errors
-    /// See [`RequestError`]; `Interrupted` if somebody changes rules all the time.
+    /// See [`RequestError`]; `Interrupted` if another process changes rules all the time.
     pub fn snapshot(
         &mut self,
         family: Family,

@@ -1,4 +1,4 @@
-//! The picture as a table for people.
+//! The desired state as a table.
 
 use std::io::{self, Write};
 use std::net::Ipv6Addr;

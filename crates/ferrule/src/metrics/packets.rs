@@ -1,4 +1,4 @@
-//! Packets that the kernel counted under a name: read when somebody asks, never stored.
+//! Packets that the kernel counted under a name: read at every scrape, never stored.
 
 use std::io;
 

@@ -51,7 +51,7 @@ fn with_packets(mode: Mode) -> Metrics {
 fn exercised(mode: Mode) -> Metrics {
     let metrics = with_packets(mode);
     let second = Duration::from_secs(1);
-    metrics.heard(1, 1);
+    metrics.received(1, 1);
     metrics.set_pending(1, 1);
     metrics.healthz_answered(StatusCode::OK);
     metrics.livez_answered(StatusCode::SERVICE_UNAVAILABLE);
@@ -282,11 +282,11 @@ fn ipt_074_a_failed_partial_sync_counts_twice_and_a_full_one_once() {
             sample(&text, &format!("{name}{{ip_family=\"IPv4\"}}")).map(str::to_owned)
         })
     };
-    let told = |number: &str| Some(number.to_owned());
+    let shown = |number: &str| Some(number.to_owned());
     metrics.sync_failed(Family::V4, SyncKind::Full);
-    assert_eq!(counts(), [told("1"), None]);
+    assert_eq!(counts(), [shown("1"), None]);
     metrics.sync_failed(Family::V4, SyncKind::Partial);
-    assert_eq!(counts(), [told("2"), told("1")]);
+    assert_eq!(counts(), [shown("2"), shown("1")]);
 }
 
 #[test]
@@ -313,8 +313,8 @@ fn core_078_packet_counters_are_absent_when_the_kernel_has_none() {
 #[test]
 fn changes_are_counted_once_and_wait_until_they_are_taken() {
     let metrics = Metrics::new(Mode::Nftables);
-    metrics.heard(3, 1);
-    metrics.heard(1, 2);
+    metrics.received(3, 1);
+    metrics.received(1, 2);
     metrics.set_pending(2, 2);
     let value = |what: &str| {
         let series = format!("kubeproxy_sync_proxy_rules_{what}");

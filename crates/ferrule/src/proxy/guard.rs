@@ -15,7 +15,7 @@ use crate::logging::info_v;
 use crate::sync::Input;
 
 /// How long to wait for a change; it only matters that it is long.
-const PATIENCE: Duration = Duration::from_hours(1);
+const TIMEOUT: Duration = Duration::from_hours(1);
 
 /// How long to wait before listening again when that failed.
 const HEARING_LOST: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub struct Guard {
 /// piece would have it look at everything again after it has repaired everything.
 fn change(listener: &mut Listener) -> io::Result<BTreeSet<Family>> {
     let mut families = BTreeSet::new();
-    let mut piece = listener.next(PATIENCE)?;
+    let mut piece = listener.next(TIMEOUT)?;
     for _ in 0..ENOUGH {
         if piece.is_empty() {
             break;

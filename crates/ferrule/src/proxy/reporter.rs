@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::checks::{self, Complaint};
+use crate::clock::{Clock, Time};
 use crate::config::Config;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::{self, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
-use crate::moment::{Clock, Moment};
 use crate::sync::{Cleared, Observer, Synced};
 use crate::systemd;
 use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
@@ -126,7 +126,7 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn started(&mut self, family: Family) {
-        let now = Moment::now();
+        let now = Time::now();
         if let Some(health) = &self.health {
             health.started(family, now);
         }
@@ -134,7 +134,7 @@ impl Observer for Reporter {
     }
 
     fn queued(&mut self, family: Family) {
-        let now = Moment::now();
+        let now = Time::now();
         if let Some(health) = &self.health {
             health.queued(family, now);
         }
@@ -143,12 +143,12 @@ impl Observer for Reporter {
 
     fn begun(&mut self, family: Family) {
         if let Some(health) = &self.health {
-            health.queued(family, Moment::now());
+            health.queued(family, Time::now());
         }
     }
 
     fn synced(&mut self, synced: &Synced<'_>) {
-        let now = Moment::now();
+        let now = Time::now();
         let Synced {
             family,
             took,
@@ -278,7 +278,7 @@ impl Observer for Reporter {
     }
 
     fn heard(&mut self, services: usize, slices: usize) {
-        self.metrics.heard(services, slices);
+        self.metrics.received(services, slices);
     }
 
     fn pending(&mut self, services: usize, slices: usize) {

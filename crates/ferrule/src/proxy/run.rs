@@ -28,13 +28,13 @@ use super::reporter::{Reporter, whole};
 use super::servers::{self, Servers};
 use super::signals::Signals;
 use super::source::Channel;
+use crate::clock::{Clock, Time};
 use crate::config::options::Options;
 use crate::config::{Config, Mode};
-use crate::follow::Follow;
+use crate::file_watch::FileWatch;
 use crate::health::proxy::ProxyHealth;
 use crate::logging;
 use crate::metrics::{self, Metrics, PacketCounter};
-use crate::moment::{Clock, Moment};
 use crate::sync::{Input, Limits, Sync};
 use crate::watch::kubernetes::{Report, Rest};
 
@@ -98,7 +98,7 @@ impl<'a> Program<'a> {
         let node_name = options.node_name.clone()?;
         let runtime = Handle::current();
         flush_now_and_then(&runtime, config);
-        let clock: Clock = Arc::new(Moment::now);
+        let clock: Clock = Arc::new(Time::now);
         let metrics = Arc::new(Metrics::new(metrics_mode(config.mode())));
         metrics.set_build(&servers::build());
         let gates = options.gates.iter();
@@ -161,7 +161,7 @@ impl<'a> Program<'a> {
             fatal: cluster.fail.clone(),
         };
         let settings = config.settings(&options.gates);
-        let started = Moment::now().wall.into();
+        let started = Time::now().wall.into();
         let sync = Sync::new(
             settings,
             limits(config),
@@ -316,7 +316,7 @@ fn flush_now_and_then(runtime: &Handle, config: &Config) {
 }
 
 /// Watches the configuration file, if there is one.
-fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<Follow> {
+fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<FileWatch> {
     let file = options.config_file.as_deref()?;
     match reload::watch(file, options, orders) {
         Ok(follow) => Some(follow),

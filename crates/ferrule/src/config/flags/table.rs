@@ -1,6 +1,6 @@
 //! Every flag: name, type, default, whether it counts beside `--config`, and what it means.
 //!
-//! Names and defaults are kube-proxy's. docs/configuration.md tells the same to people; a test
+//! Names and defaults are kube-proxy's. docs/configuration.md documents the same; a test
 //! compares the two.
 
 use super::value::{
@@ -23,7 +23,7 @@ pub struct Spec {
     pub scope: Scope,
     /// Whether kube-proxy does not have it.
     pub own: bool,
-    /// Set for flags that help does not show: what to tell those who use them.
+    /// Set for flags that help does not show: the advice to those who use them.
     pub deprecated: Option<&'static str>,
     /// What it means.
     pub help: &'static str,
