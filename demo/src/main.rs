@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Without this the first process of a PID namespace hears no signal but the one that kills.
+/// Without this the first process of a PID namespace receives no signal but the one that kills.
 fn end_on_signals() {
     std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()

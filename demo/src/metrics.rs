@@ -1,4 +1,4 @@
-//! What ferrule tells about itself at `/metrics`.
+//! What ferrule exposes at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -34,7 +34,7 @@ impl Metrics {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// Changes of endpoints that it heard of.
+    /// Changes of endpoints that it received.
     pub fn changes(&self) -> f64 {
         self.get(CHANGES)
     }

@@ -1,4 +1,4 @@
-//! `ferrule-lab`: builds, raises and ends labs, and tells stories in them.
+//! `ferrule-lab`: builds, raises and ends labs, and runs stories in them.
 //!
 //! A lab is a real cluster on one machine: etcd, an API server, and worlds of nodes and pods. A
 //! *world* is one program in one mode, such as kube-proxy in nftables mode, on a network of its
@@ -29,8 +29,8 @@ mod probe;
 mod process;
 mod race;
 mod rules;
+mod runner;
 mod story;
-mod teller;
 mod test;
 mod tools;
 mod trials;
@@ -82,7 +82,7 @@ enum Verb {
     Stay(Worlds),
     /// The inner half of `test`.
     #[command(hide = true)]
-    Tell(Stories),
+    RunStories(Stories),
     /// The inner half of `differ`.
     #[command(hide = true)]
     Compare(Clusters),
@@ -163,7 +163,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             cage::enter()?;
             up::stay(&Tools::ensure(worlds.ferrule)?, &worlds.worlds)?;
         }
-        Verb::Tell(stories) => {
+        Verb::RunStories(stories) => {
             cage::enter()?;
             return test::run(&stories);
         }
@@ -207,7 +207,7 @@ fn test(stories: &Stories) -> Result<ExitCode> {
     let (_folder, _lock) = up::claim("test")?;
     let mut inner = os::command(std::env::current_exe()?);
     inner
-        .arg("tell")
+        .arg("run-stories")
         .args(stories.worlds.arguments())
         .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
