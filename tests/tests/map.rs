@@ -97,9 +97,11 @@ fn parse(document: &str) -> Vec<Entry> {
             entries.push(Entry { path, line: number });
             continue;
         }
-        let Some(folder) = folders.get(&depth).cloned() else {
-            panic!("{DOCUMENT} line {number}: deeper than the line above by more than two blanks");
-        };
+        let folder = folders.get(&depth).cloned().unwrap_or_default();
+        assert!(
+            folder != PathBuf::new(),
+            "{DOCUMENT} line {number}: more than two blanks deeper than the line above"
+        );
         for name in names(line) {
             let path = folder.join(name);
             folders.insert(depth + 1, path.with_extension(""));
