@@ -150,7 +150,7 @@ fn nft_088_rules_that_somebody_changed_meanwhile_are_looked_at_again() {
             faults.add(Fault::Batch(refuse(0, Errno::ERESTART)));
         }
         let error = scene.try_whole().unwrap_err();
-        assert!(text(&error).contains("changed by somebody else"));
+        assert!(text(&error).contains("external change to the ruleset"));
         assert!(!faults.is_empty());
         assert_eq!(scene.snapshot(), before);
         faults.clear();

@@ -1,6 +1,6 @@
-//! Tells stories: runs their steps in all worlds and compares.
+//! Runs stories: their steps in all worlds and compares.
 //!
-//! In: a running lab and a story. Out: nothing when all is as told, otherwise an error whose text
+//! In: a running lab and a story. Out: nothing when all is as expected, otherwise an error whose text
 //! says what was expected and what each world showed. What a story wrote is taken away at its end,
 //! also when it failed, and then nothing of it may answer any more.
 
@@ -26,20 +26,20 @@ use check::Look;
 use flows::Flows;
 use nodes::Nodes;
 
-/// How long something may take to become as expected when nothing tells that it is done.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// How long something may take to become as expected when nothing reports that it is done.
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// Between two looks: ever longer, so that what looking itself keeps alive can end.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1300);
 /// After a story nobody should answer; one who does, does so at once.
-const GLANCE: Duration = Duration::from_millis(300);
+const SHORT_WAIT: Duration = Duration::from_millis(300);
 /// The original leaves the UDP flows of a deleted Service to the kernel (story `udp-deleted`): a
 /// socket that happens to get the port of one meets the pod again. There an answer counts when it
 /// comes to several sockets.
 const GLANCES_AT_UDP: usize = 3;
 
-/// A lab, and what its proxies were told last.
-pub struct Teller {
+/// A lab, and what its proxies were configured with last.
+pub struct Runner {
     lab: Lab,
     settings: Value,
     /// A story left proxies in a state the next one should not start from.
@@ -64,7 +64,7 @@ struct Scene {
     targets: BTreeSet<(String, SocketAddr, Protocol)>,
 }
 
-impl Teller {
+impl Runner {
     pub fn new(lab: Lab) -> Self {
         Self {
             lab,
@@ -74,7 +74,7 @@ impl Teller {
     }
 
     /// Runs one story from beginning to end.
-    pub fn tell(&mut self, story: &Story) -> Result<()> {
+    pub fn run(&mut self, story: &Story) -> Result<()> {
         if self.spoiled || story.settings != self.settings {
             self.settings = story.settings.clone();
             self.lab.start_proxies(Who::Own, &self.settings)?;
@@ -88,7 +88,7 @@ impl Teller {
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": story.name },
         });
         self.lab.control.api.apply(&namespace)?;
-        let told = story
+        let result = story
             .steps
             .iter()
             .enumerate()
@@ -97,7 +97,7 @@ impl Teller {
                     .and_then(|()| self.compare_rules(story, step, &mut scene))
                     .with_context(|| format!("step {}", number + 1))
             });
-        let told = told.and_then(|()| match &story.rules {
+        let result = result.and_then(|()| match &story.rules {
             Some(row) if self.has_rules(&scene) && !scene.differed => {
                 bail!("rules of iptables are always the same, whatever {row} says")
             }
@@ -105,12 +105,12 @@ impl Teller {
         });
         let swapped = scene.swapped;
         let cleared = self.clear(story, scene).context("after the story");
-        let result = told.and(cleared);
+        let result = result.and(cleared);
         self.spoiled = swapped || result.is_err();
         result
     }
 
-    /// The worlds a story is told in.
+    /// The worlds a story runs in.
     fn worlds(&self, scene: &Scene) -> Vec<&World> {
         let worlds = self.lab.worlds.iter();
         let about =
@@ -168,7 +168,7 @@ impl Teller {
                 self.lab.control.restart(part)?;
                 self.lab.settle(false)
             }
-            Step::Run(commands) => self.run(commands, scene),
+            Step::Run(commands) => self.run_commands(commands, scene),
         }
     }
 
@@ -228,7 +228,7 @@ impl Teller {
         let mut pause = FIRST_PAUSE;
         loop {
             let wrong = check::look(how, lines, &self.worlds(scene), &scene.memory)?;
-            if wrong.is_empty() || begun.elapsed() > PATIENCE {
+            if wrong.is_empty() || begun.elapsed() > TIMEOUT {
                 return fail(wrong);
             }
             std::thread::sleep(pause);
@@ -236,7 +236,7 @@ impl Teller {
         }
     }
 
-    fn run(&self, commands: &BTreeMap<String, String>, scene: &Scene) -> Result<()> {
+    fn run_commands(&self, commands: &BTreeMap<String, String>, scene: &Scene) -> Result<()> {
         for (host, line) in commands {
             for world in self.worlds(scene) {
                 let shell = || os::output(os::command("sh").args(["-c", line]));
@@ -303,7 +303,7 @@ impl Teller {
     }
 }
 
-/// Fails if somebody answers who is gone.
+/// Fails if a pod answers that is gone.
 fn must_be_silent(world: &World, sender: &str, to: SocketAddr, protocol: Protocol) -> Result<()> {
     let original = world.key.program == "kube-proxy";
     let glances = match protocol {
@@ -312,7 +312,7 @@ fn must_be_silent(world: &World, sender: &str, to: SocketAddr, protocol: Protoco
     };
     let mut last = Answers::new();
     for _ in 0..glances {
-        let once = || probe::once(protocol, to, GLANCE);
+        let once = || probe::once(protocol, to, SHORT_WAIT);
         last = Answers::from([world.place(sender)?.run(once)?]);
         if !check::is_answered(&last) {
             return Ok(());

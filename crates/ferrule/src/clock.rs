@@ -1,4 +1,4 @@
-//! One reading of both clocks: the steady one that measures, and the one people read.
+//! The clock of the servers: one reading of the monotonic clock, which measures, and of the wall clock.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 /// Now, as the machine counts and as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct Time {
     /// Never goes back; differences are real durations.
     pub steady: Instant,
     /// What the calendar says; may be set.
@@ -16,9 +16,9 @@ pub struct Moment {
 }
 
 /// Where time comes from: the machine, or a test.
-pub type Clock = Arc<dyn Fn() -> Moment + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-impl Moment {
+impl Time {
     /// Reads the machine's clocks.
     #[expect(
         clippy::disallowed_methods,

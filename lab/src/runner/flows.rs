@@ -24,7 +24,7 @@ pub struct Opened {
     first: Answer,
 }
 
-/// Opens connections and returns what is not as told.
+/// Opens connections and returns what is not as expected.
 pub fn open(
     lines: &BTreeMap<String, String>,
     worlds: &[&World],
@@ -42,8 +42,8 @@ pub fn open(
         let mut flows = Vec::new();
         for world in worlds {
             let place = world.place(sender)?;
-            let patience = patience(&outcome);
-            let opened = place.run(|| Flow::open(packet.protocol, to, patience))?;
+            let timeout = timeout(&outcome);
+            let opened = place.run(|| Flow::open(packet.protocol, to, timeout))?;
             let (flow, answer) =
                 opened.with_context(|| format!("{}: {text} did not open", world.key))?;
             let seen = check::judge(&Answers::from([answer.clone()]), &outcome, sender);
@@ -61,7 +61,7 @@ pub fn open(
     Ok(wrong)
 }
 
-/// Sends over all of them at once and returns what is not as told.
+/// Sends over all of them at once and returns what is not as expected.
 pub fn send(
     lines: &BTreeMap<String, Expectation>,
     worlds: &[&World],
@@ -98,7 +98,7 @@ pub fn send(
 
 impl Opened {
     fn ask(&mut self, outcome: &Outcome) -> Seen {
-        let answer = self.flow.try_ask(patience(outcome));
+        let answer = self.flow.try_ask(timeout(outcome));
         let same = *outcome == Outcome::Same && answer == self.first;
         let mut seen = check::judge(&Answers::from([answer]), outcome, &self.sender);
         seen.fits |= same;
@@ -106,9 +106,9 @@ impl Opened {
     }
 }
 
-fn patience(outcome: &Outcome) -> Duration {
+fn timeout(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Timeout => check::SILENCE,
-        _ => check::PATIENCE,
+        _ => check::TIMEOUT,
     }
 }

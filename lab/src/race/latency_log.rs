@@ -1,4 +1,4 @@
-//! The book of changes: when each was sent, and when it arrived.
+//! The latency log of changes: when each was sent, and when it arrived.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Changes in the order in which they were sent. Their numbers need not begin with 0, but have no
 /// gaps.
 #[derive(Default)]
-pub struct Book {
+pub struct LatencyLog {
     first: u32,
     entries: Vec<Entry>,
     /// Changes of a Service that are still on their way, the oldest first.
@@ -20,7 +20,7 @@ struct Entry {
     arrived: Option<Instant>,
 }
 
-impl Book {
+impl LatencyLog {
     /// Enters a change that is sent now.
     pub fn send(&mut self, number: u32, service: u32, now: Instant) {
         if self.entries.is_empty() {
@@ -36,7 +36,7 @@ impl Book {
     }
 
     /// A change arrived. Earlier ones of the same Service that did not are overtaken by it: they
-    /// count as arrived too. One that is not in the book is somebody else's.
+    /// count as arrived too. One that is not in the log is not ours.
     pub fn arrive(&mut self, number: u32, now: Instant) {
         let Some(entry) = self.entry(number) else {
             return;
@@ -59,7 +59,7 @@ impl Book {
         }
     }
 
-    /// A bare watch of the API server heard of a change.
+    /// A bare watch of the API server received a change.
     pub fn see(&mut self, number: u32, now: Instant) {
         if let Some(entry) = self.entry(number) {
             entry.seen.get_or_insert(now);
@@ -86,13 +86,13 @@ impl Book {
         self.between(|entry| Some((entry.sent, entry.arrived?)))
     }
 
-    /// From sending until a bare watch heard of it: the part of the API server.
+    /// From sending until a bare watch received it: the part of the API server.
     pub fn echoes(&self) -> Vec<Duration> {
         self.between(|entry| Some((entry.sent, entry.seen?)))
     }
 
-    /// From the moment a bare watch heard of it to arrival: the program's own part, in seconds.
-    /// Below zero when the program heard of it first.
+    /// From when a bare watch received it to arrival: the program's own part, in seconds.
+    /// Below zero when the program received it first.
     pub fn parts(&self) -> Vec<f64> {
         let part = |entry: &Entry| {
             let (seen, arrived) = (entry.seen?, entry.arrived?);
@@ -120,30 +120,30 @@ mod tests {
     fn a_later_change_of_a_service_overtakes_earlier_ones() {
         let now = os::now();
         let at = |millis| now + Duration::from_millis(millis);
-        let mut book = Book::default();
-        book.send(10, 1, at(0));
-        book.send(11, 2, at(1));
-        book.send(12, 1, at(2));
-        book.arrive(9, at(3));
-        book.arrive(12, at(5));
-        assert_eq!(book.waiting(), [(11, 2)]);
-        book.arrive(10, at(9));
-        book.arrive(11, at(9));
-        assert!(book.is_settled());
-        assert_eq!(book.lags(), [5, 8, 3].map(Duration::from_millis));
+        let mut log = LatencyLog::default();
+        log.send(10, 1, at(0));
+        log.send(11, 2, at(1));
+        log.send(12, 1, at(2));
+        log.arrive(9, at(3));
+        log.arrive(12, at(5));
+        assert_eq!(log.waiting(), [(11, 2)]);
+        log.arrive(10, at(9));
+        log.arrive(11, at(9));
+        assert!(log.is_settled());
+        assert_eq!(log.lags(), [5, 8, 3].map(Duration::from_millis));
     }
 
     #[test]
     fn what_was_not_seen_has_no_echo() {
         let now = os::now();
-        let mut book = Book::default();
-        book.send(0, 1, now);
-        book.send(1, 2, now);
-        book.see(1, now + Duration::from_millis(4));
-        book.see(1, now + Duration::from_millis(6));
-        assert_eq!(book.echoes(), [Duration::from_millis(4)]);
-        book.arrive(1, now + Duration::from_millis(3));
-        let parts: Vec<_> = book.parts().iter().map(|part| part.signum()).collect();
+        let mut log = LatencyLog::default();
+        log.send(0, 1, now);
+        log.send(1, 2, now);
+        log.see(1, now + Duration::from_millis(4));
+        log.see(1, now + Duration::from_millis(6));
+        assert_eq!(log.echoes(), [Duration::from_millis(4)]);
+        log.arrive(1, now + Duration::from_millis(3));
+        let parts: Vec<_> = log.parts().iter().map(|part| part.signum()).collect();
         assert_eq!(parts, [-1.0]);
     }
 }

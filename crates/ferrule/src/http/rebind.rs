@@ -1,7 +1,8 @@
-//! A server that keeps its place: opened again until it succeeds, and movable while it runs.
+//! A server at a configured address that can be rebound: it retries until it can listen, and moves
+//! to another address while it runs.
 //!
-//! In: what it is for, where it should stand, and whether failing to get there is fatal. Out: a
-//! port that answers; or, if so configured, the one error that ends the process.
+//! In: what it serves, its address, and whether a failure to listen is fatal. Out: a port that
+//! answers; or, if so configured, the one error that ends the process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +22,7 @@ mod tests;
 /// How long to wait before an address is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What a station serves.
+/// What a server is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The health of the proxy.
@@ -31,7 +32,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The reason of the event that tells of a fatal failure; its note is the error.
+    /// The reason of the event that reports a fatal failure; its note is the error.
     pub const fn event_reason(self) -> &'static str {
         match self {
             Self::ProxyHealth => "FailedToStartProxierHealthcheck",
@@ -40,18 +41,18 @@ impl Role {
     }
 }
 
-/// The action of the event that tells of a fatal failure.
+/// The action of the event that reports a fatal failure.
 pub const EVENT_ACTION: &str = "StartKubeProxy";
 
-/// A station could not be opened at its first address.
+/// A server could not listen at its first address.
 #[derive(Debug, thiserror::Error)]
-pub enum StationError {
+pub enum ServerError {
     /// The health server.
     #[error("healthz server failed: failed to start proxy healthz on {address}: {cause}")]
     ProxyHealth {
-        /// Where it should have stood.
+        /// Its address.
         address: SocketAddr,
-        /// Why it does not.
+        /// Why it cannot listen.
         cause: ListenError,
     },
     /// The metrics server.
@@ -61,17 +62,17 @@ pub enum StationError {
 
 /// A server at a configured address.
 #[derive(Debug)]
-pub struct Station {
+pub struct RebindingServer {
     wanted: watch::Sender<SocketAddr>,
     serving: watch::Receiver<Option<SocketAddr>>,
     /// Ends with the reason when a failure is fatal, and without one when it is closed; `None`
     /// after that was seen.
-    task: Option<JoinHandle<Option<StationError>>>,
+    task: Option<JoinHandle<Option<ServerError>>>,
 }
 
-impl Station {
+impl RebindingServer {
     /// Serves at `address`. A failure to get there is tried again every five seconds and logged
-    /// each time; with `hard_fail` the first one is final, see [`Station::failed`].
+    /// each time; with `hard_fail` the first one is final, see [`RebindingServer::failed`].
     pub fn open(
         runtime: &Handle,
         role: Role,
@@ -79,9 +80,9 @@ impl Station {
         hard_fail: bool,
         handler: Handler,
     ) -> Self {
-        let (wanted, wishes) = watch::channel(address);
+        let (wanted, wanted_addresses) = watch::channel(address);
         let (report, serving) = watch::channel(None);
-        let keeper = Keeper {
+        let task = Task {
             runtime: runtime.clone(),
             role,
             handler,
@@ -91,7 +92,7 @@ impl Station {
         Self {
             wanted,
             serving,
-            task: Some(runtime.spawn(keeper.keep(wishes, hard_fail))),
+            task: Some(runtime.spawn(task.run(wanted_addresses, hard_fail))),
         }
     }
 
@@ -110,7 +111,7 @@ impl Station {
     }
 
     /// Waits for the failure that ends the process; for ever if there is none.
-    pub async fn failed(&mut self) -> StationError {
+    pub async fn failed(&mut self) -> ServerError {
         if let Some(task) = &mut self.task {
             let ended = task.await;
             self.task = None;
@@ -135,8 +136,8 @@ impl Station {
     }
 }
 
-/// The task of a station.
-struct Keeper {
+/// The task behind a server.
+struct Task {
     runtime: Handle,
     role: Role,
     handler: Handler,
@@ -145,16 +146,16 @@ struct Keeper {
     report: watch::Sender<Option<SocketAddr>>,
 }
 
-impl Keeper {
-    async fn keep(
+impl Task {
+    async fn run(
         mut self,
-        mut wishes: watch::Receiver<SocketAddr>,
+        mut wanted_addresses: watch::Receiver<SocketAddr>,
         hard_fail: bool,
-    ) -> Option<StationError> {
+    ) -> Option<ServerError> {
         let mut first = true;
         loop {
-            let address = *wishes.borrow_and_update();
-            let result = self.go_to(address);
+            let address = *wanted_addresses.borrow_and_update();
+            let result = self.move_to(address);
             let serving = self.open.as_ref().map(|(_, server)| server.address());
             self.report.send_replace(serving);
             let retry = result.is_err();
@@ -166,7 +167,7 @@ impl Keeper {
             }
             first = false;
             tokio::select! {
-                wish = wishes.changed() => if wish.is_err() { break },
+                wish = wanted_addresses.changed() => if wish.is_err() { break },
                 () = sleep(RETRY), if retry => {}
             }
         }
@@ -177,7 +178,7 @@ impl Keeper {
     }
 
     /// Opens `address` and leaves the former one, in the order that is possible.
-    fn go_to(&mut self, address: SocketAddr) -> Result<(), ListenError> {
+    fn move_to(&mut self, address: SocketAddr) -> Result<(), ListenError> {
         if matches!(&self.open, Some((asked, _)) if *asked == address) {
             return Ok(());
         }
@@ -220,18 +221,18 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 
 impl Role {
     /// Logs a failed attempt in kube-proxy's words, and names it for whoever must end.
-    fn explain(self, address: SocketAddr, cause: ListenError) -> StationError {
+    fn explain(self, address: SocketAddr, cause: ListenError) -> ServerError {
         match self {
             Self::ProxyHealth => {
                 tracing::error!(
                     err = %format_args!("failed to start proxy healthz on {address}: {cause}"),
                     "Healthz server failed"
                 );
-                StationError::ProxyHealth { address, cause }
+                ServerError::ProxyHealth { address, cause }
             }
             Self::Metrics => {
                 tracing::error!(err = %cause, "starting metrics server failed");
-                StationError::Metrics(cause)
+                ServerError::Metrics(cause)
             }
         }
     }

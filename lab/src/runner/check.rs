@@ -1,4 +1,4 @@
-//! Looks at every world at once and says where it is not as a story tells.
+//! Checks every world at once and reports where it is not as a story expects.
 //!
 //! Two things must hold: every world shows what the line says, and all worlds for which it says
 //! the same show the same, in everything that was seen and not only in what the line mentions.
@@ -19,7 +19,7 @@ use crate::story::short::Memory;
 use crate::world::{World, WorldKey};
 
 /// An answer that does come, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long silence must last to be believed when silence is expected.
 pub const SILENCE: Duration = Duration::from_millis(500);
 /// Senders at work at the same time.
@@ -139,11 +139,11 @@ fn see(
 }
 
 fn see_packets(packet: &Packet, to: SocketAddr, outcome: &Outcome, sender: &str) -> Seen {
-    let patience = match outcome {
+    let timeout = match outcome {
         Outcome::Timeout => SILENCE,
-        _ => PATIENCE,
+        _ => TIMEOUT,
     };
-    let answers = probe::balanced(packet.protocol, to, outcome.choices(), patience);
+    let answers = probe::balanced(packet.protocol, to, outcome.choices(), timeout);
     judge(&answers, outcome, sender)
 }
 
@@ -158,11 +158,11 @@ pub fn judge(answers: &Answers, outcome: &Outcome, sender: &str) -> Seen {
 }
 
 fn see_reply(to: SocketAddr, path: &str, wanted: &Reply) -> Seen {
-    let patience = match wanted {
+    let timeout = match wanted {
         Reply::None(Answer::Timeout) => SILENCE,
-        _ => PATIENCE,
+        _ => TIMEOUT,
     };
-    match probe::get(to, path, patience) {
+    match probe::get(to, path, timeout) {
         Ok((code, text)) => Seen {
             fits: wanted.fits(code, &text),
             // Bodies hold times.
@@ -170,7 +170,7 @@ fn see_reply(to: SocketAddr, path: &str, wanted: &Reply) -> Seen {
             shown: format!("{code}: {}", text.rsplit("\r\n\r\n").next().unwrap_or("")),
         },
         Err(error) => {
-            let answer = probe::told(&error);
+            let answer = probe::from_error(&error);
             Seen {
                 shown: answer.to_string(),
                 same: Some(answer.to_string()),
@@ -182,7 +182,7 @@ fn see_reply(to: SocketAddr, path: &str, wanted: &Reply) -> Seen {
 
 fn see_metric(series: &Series, wanted: f64) -> Seen {
     let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
-    let page = probe::get(to, "/metrics", PATIENCE);
+    let page = probe::get(to, "/metrics", TIMEOUT);
     let shown = match &page {
         Ok((_, page)) => series.find(page).unwrap_or("no such number").to_owned(),
         Err(error) => error.to_string(),
@@ -194,21 +194,25 @@ fn see_metric(series: &Series, wanted: f64) -> Seen {
     }
 }
 
-/// Every look that is not as told, or not the same in all worlds; with what all worlds showed.
+/// Every check that is not as expected, or not the same in all worlds; with what all worlds showed.
 fn report(rows: &[Row<'_>]) -> String {
     let mut text = String::new();
     let one_look = |a: &Row<'_>, b: &Row<'_>| std::ptr::eq(a.line, b.line) && a.sender == b.sender;
     for rows in rows.chunk_by(one_look) {
-        let as_told = rows.iter().all(|row| row.seen.fits);
-        if as_told && agree(rows) {
+        let as_expected = rows.iter().all(|row| row.seen.fits);
+        if as_expected && agree(rows) {
             continue;
         }
-        let why = if as_told { ": worlds differ" } else { "" };
+        let why = if as_expected { ": worlds differ" } else { "" };
         let (subject, sender) = (&rows[0].line.subject, &rows[0].sender);
         let _infallible = writeln!(text, "{subject} (as {sender}){why}");
         for row in rows {
             let seen = &row.seen;
-            let mark = if seen.fits { "as told" } else { "NOT as told" };
+            let mark = if seen.fits {
+                "as expected"
+            } else {
+                "NOT as expected"
+            };
             let wanted = row.line.outcome(row.world);
             let world = row.world;
             let _infallible = writeln!(text, "    {world}, {mark}: {wanted}");
@@ -218,7 +222,7 @@ fn report(rows: &[Row<'_>]) -> String {
     text
 }
 
-/// Whether worlds of which the same is told show the same, also in what was not told.
+/// Whether worlds of which the same is expected show the same, also in what the line does not mention.
 fn agree(rows: &[Row<'_>]) -> bool {
     let mut shown = BTreeMap::new();
     rows.iter().all(|row| {
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(report(&[one, other]), "");
         let one = row(&line, &ferrule, &[("a1", "a2")]);
         let gone = row(&line, &reference, &[("a1", "a2")]);
-        assert!(report(&[one, gone]).contains("NOT as told: b1"));
+        assert!(report(&[one, gone]).contains("NOT as expected: b1"));
     }
 
     #[test]

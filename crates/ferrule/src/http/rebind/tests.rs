@@ -1,4 +1,4 @@
-//! A station on real sockets; where it waits, the clock jumps.
+//! A server on real sockets; where it waits, the clock jumps.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::http::testing::{ask, echo, free_port, log, loopback, refuses, status};
-use crate::http::{EVENT_ACTION, Role, Station, StationError};
+use crate::http::{EVENT_ACTION, RebindingServer, Role, ServerError};
 
 /// Runs a test on a clock that jumps whenever all wait.
 fn block_on(test: impl Future<Output = ()>) {
@@ -15,8 +15,8 @@ fn block_on(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-fn station(role: Role, address: SocketAddr, hard_fail: bool) -> Station {
-    Station::open(
+fn server(role: Role, address: SocketAddr, hard_fail: bool) -> RebindingServer {
+    RebindingServer::open(
         &tokio::runtime::Handle::current(),
         role,
         address,
@@ -25,8 +25,8 @@ fn station(role: Role, address: SocketAddr, hard_fail: bool) -> Station {
     )
 }
 
-async fn until_at(station: &mut Station, address: SocketAddr) {
-    station
+async fn until_at(server: &mut RebindingServer, address: SocketAddr) {
+    server
         .serving
         .wait_for(|serving| *serving == Some(address))
         .await
@@ -65,21 +65,21 @@ fn core_065_an_address_in_use_is_tried_again_every_five_seconds() {
             let taken = TcpListener::bind(loopback()).unwrap();
             let address = taken.local_addr().unwrap();
             log::take();
-            let mut station = station(role, address, false);
+            let mut server = server(role, address, false);
             sleep(Duration::from_secs(12)).await;
             let line = line.replace("ADDRESS", &address.to_string());
             assert_eq!(log::take(), [line.as_str(); 3], "at 0, 5 and 10 seconds");
-            assert_eq!(station.address(), None);
+            assert_eq!(server.address(), None);
             drop(taken);
             let before = Instant::now();
-            until_at(&mut station, address).await;
+            until_at(&mut server, address).await;
             assert_eq!(
                 before.elapsed().as_secs(),
                 3,
                 "the next attempt, at 15 seconds"
             );
             assert_eq!(log::take().len(), 0);
-            station.close().await;
+            server.close().await;
         }
     });
 }
@@ -90,14 +90,14 @@ fn core_065_with_hard_fail_the_first_failure_is_final_and_names_its_event() {
         let taken = TcpListener::bind(loopback()).unwrap();
         let address = taken.local_addr().unwrap();
         let cause = format!("listen tcp {address}: bind: address already in use");
-        let mut failing = station(Role::ProxyHealth, address, true);
-        let health: StationError = failing.failed().await;
+        let mut failing = server(Role::ProxyHealth, address, true);
+        let health: ServerError = failing.failed().await;
         failing.close().await;
         assert_eq!(
             health.to_string(),
             format!("healthz server failed: failed to start proxy healthz on {address}: {cause}")
         );
-        let metrics = station(Role::Metrics, address, true).failed().await;
+        let metrics = server(Role::Metrics, address, true).failed().await;
         assert_eq!(metrics.to_string(), cause);
         assert_eq!(
             (
@@ -116,25 +116,25 @@ fn core_065_with_hard_fail_the_first_failure_is_final_and_names_its_event() {
 
 #[tokio::test]
 async fn a_station_answers_until_it_is_closed() {
-    let mut station = station(Role::Metrics, loopback(), true);
-    station.serving.wait_for(Option::is_some).await.unwrap();
-    let address = station.address().unwrap();
+    let mut server = server(Role::Metrics, loopback(), true);
+    server.serving.wait_for(Option::is_some).await.unwrap();
+    let address = server.address().unwrap();
     assert_eq!(status_at(address).await, "200");
-    station.close().await;
+    server.close().await;
     assert!(refused_at(address).await);
 }
 
 #[tokio::test]
 async fn a_station_moves_while_it_runs() {
-    let mut station = station(Role::Metrics, loopback(), true);
-    station.serving.wait_for(Option::is_some).await.unwrap();
-    let first = station.address().unwrap();
+    let mut server = server(Role::Metrics, loopback(), true);
+    server.serving.wait_for(Option::is_some).await.unwrap();
+    let first = server.address().unwrap();
     let second = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port("127.0.0.1")));
-    station.rebind(second);
-    until_at(&mut station, second).await;
+    server.rebind(second);
+    until_at(&mut server, second).await;
     assert_eq!(status_at(second).await, "200");
     assert!(refused_at(first).await);
-    station.close().await;
+    server.close().await;
 }
 
 #[tokio::test]
@@ -142,16 +142,16 @@ async fn a_station_can_grow_to_the_wildcard_of_its_own_port_and_shrink_again() {
     let port = free_port("127.0.0.1");
     let single = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let mut station = station(Role::ProxyHealth, single, true);
-    until_at(&mut station, single).await;
-    station.rebind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
-    until_at(&mut station, wildcard).await;
+    let mut server = server(Role::ProxyHealth, single, true);
+    until_at(&mut server, single).await;
+    server.rebind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    until_at(&mut server, wildcard).await;
     assert_eq!(status_at((Ipv6Addr::LOCALHOST, port).into()).await, "200");
-    station.rebind(single);
-    until_at(&mut station, single).await;
+    server.rebind(single);
+    until_at(&mut server, single).await;
     assert!(refused_at((Ipv6Addr::LOCALHOST, port).into()).await);
     assert_eq!(status_at(single).await, "200");
-    station.close().await;
+    server.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,13 +159,13 @@ async fn a_move_to_an_address_in_use_keeps_the_old_one_and_tries_again() {
     let taken = TcpListener::bind(loopback()).unwrap();
     let wish = taken.local_addr().unwrap();
     // Hard failure is about the start.
-    let mut station = station(Role::Metrics, loopback(), true);
-    station.serving.wait_for(Option::is_some).await.unwrap();
-    let first = station.address().unwrap();
-    station.rebind(wish);
+    let mut server = server(Role::Metrics, loopback(), true);
+    server.serving.wait_for(Option::is_some).await.unwrap();
+    let first = server.address().unwrap();
+    server.rebind(wish);
     sleep(Duration::from_secs(6)).await;
-    assert_eq!(station.address(), Some(first));
+    assert_eq!(server.address(), Some(first));
     drop(taken);
-    until_at(&mut station, wish).await;
-    station.close().await;
+    until_at(&mut server, wish).await;
+    server.close().await;
 }

@@ -1,7 +1,7 @@
-//! What the verbs that look inside have in common: settings and a picture of the cluster.
+//! What `ferrule desired` and `ferrule render` share: settings and a view of the cluster.
 //!
 //! In: a folder of manifests, and settings from flags or a configuration file. Out: the desired
-//! state. What is wrong with the input is told on standard error, so that standard output stays
+//! state. Problems in the input are reported on standard error, so that standard output stays
 //! the answer.
 
 use std::collections::BTreeSet;
@@ -16,23 +16,23 @@ use ferrule_core::model::Family;
 use ferrule_core::track::{Event, Tracker};
 
 use crate::cli::ClusterArgs;
-use crate::complain;
 use crate::config::Config;
 use crate::config::gates::Gates;
 use crate::config::v1alpha1::decode;
 use crate::config::validate::validate;
 use crate::modes::Mode;
+use crate::print_error;
 
 /// What is known of the cluster.
-pub struct Picture<'a> {
+pub struct ClusterView<'a> {
     arguments: &'a ClusterArgs,
     tracker: Tracker,
     /// What follows from it.
     pub desired: Desired,
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> ClusterView<'a> {
     /// Of an empty cluster.
     pub fn new(arguments: &'a ClusterArgs, settings: Settings) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<'a> Picture<'a> {
             // No trigger times are measured here, so the tracker needs no clock.
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -55,7 +55,7 @@ impl<'a> Picture<'a> {
         self.report();
     }
 
-    /// Tells what was left out, once.
+    /// Reports what was left out, once.
     fn report(&mut self) {
         let mut lines = BTreeSet::new();
         if self.tracker.node().is_none() {
@@ -69,10 +69,10 @@ impl<'a> Picture<'a> {
             Severity::Note => format!("note: {issue}"),
             Severity::Warning => format!("warning: {issue}"),
         }));
-        for line in lines.difference(&self.told) {
-            complain(line);
+        for line in lines.difference(&self.reported) {
+            print_error(line);
         }
-        self.told = lines;
+        self.reported = lines;
     }
 }
 
@@ -84,8 +84,8 @@ pub fn families(arguments: &ClusterArgs) -> Vec<Family> {
     }
 }
 
-/// The configuration that file and flags describe. Flags beat the file here: who looks inside
-/// wants to try things out.
+/// The configuration that file and flags describe. Flags override the file here:
+/// these verbs are for trying things out.
 pub fn config(arguments: &ClusterArgs, mode: Option<&Mode>) -> anyhow::Result<(Config, Gates)> {
     let mut config = match &arguments.config {
         None => Config::default(),
@@ -94,7 +94,7 @@ pub fn config(arguments: &ClusterArgs, mode: Option<&Mode>) -> anyhow::Result<(C
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let decoded = decode(&text).with_context(|| path.display().to_string())?;
             if let Some(odd) = decoded.oddities {
-                complain(&format!("warning: {}: {}", path.display(), odd.message));
+                print_error(&format!("warning: {}: {}", path.display(), odd.message));
             }
             Config::from(decoded.configuration)
         }
