@@ -17,15 +17,20 @@
 use std::io::{self, Write};
 use std::process::{Command, Output, Stdio};
 
+use ferrule_core::model::Family;
 use ferrule_kernel::netns;
 
 mod ask;
+mod exposed;
 mod lab;
 mod place;
 mod sctp;
 mod serve;
 
 pub use ask::{Answer, Ask, Protocol};
+pub use exposed::{EXTERNAL, KINDS, Kind, NODE_PORT, SIDES, Side, full, local};
+/// Objects and clusters in few words.
+pub use ferrule_core::testing as cluster;
 pub use lab::{Lab, address, net};
 pub use place::Place;
 
@@ -47,6 +52,22 @@ pub(crate) fn or_say_so<T>(result: io::Result<T>) -> Option<T> {
             None
         }
         Err(error) => panic!("no network namespace: {error}"),
+    }
+}
+
+/// The family as the kernel's crate calls it.
+pub const fn kernel(family: Family) -> ferrule_kernel::Family {
+    match family {
+        Family::V4 => ferrule_kernel::Family::V4,
+        Family::V6 => ferrule_kernel::Family::V6,
+    }
+}
+
+/// The word of `ip` and `nft` for a family.
+pub const fn word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
     }
 }
 

@@ -34,7 +34,7 @@ impl Twin {
         self.dataplane.remove().unwrap();
         let work = Work {
             family: scene.family,
-            desired: &scene.desired,
+            desired: &scene.cluster.desired,
             scope: Scope::Whole,
         };
         self.dataplane.apply(&work).unwrap();
