@@ -4,14 +4,11 @@
 //!
 //! A helper that fails panics, because that is how tests fail. Other crates reach this module
 //! through `ferrule-testbed`; nothing that is shipped has it.
-#![cfg_attr(
-    not(test),
-    expect(
-        clippy::unwrap_used,
-        clippy::panic,
-        clippy::missing_panics_doc,
-        reason = "helpers of tests are tests, and a panic is how they fail"
-    )
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "helpers of tests are tests, and a panic is how they fail"
 )]
 
 use std::borrow::Borrow;

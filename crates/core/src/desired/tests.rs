@@ -315,7 +315,7 @@ fn core_090_endpoints_are_sorted_by_their_text() {
         "10.0.0.100",
         "255.255.255.255",
     ];
-    let endpoints: Vec<_> = texts.iter().map(|text| ep(text)).collect();
+    let endpoints: Vec<_> = texts.iter().map(ep).collect();
     scene
         .service(service("ns/a"))
         .slice(slice("ns/a-1", "ns/a", &endpoints))

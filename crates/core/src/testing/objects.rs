@@ -3,7 +3,7 @@
 //! Every object begins as the plainest of its kind, and methods say what is special about it:
 //! `service("demo/web").node_port(30001).external_local()`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 
 use ipnet::IpNet;
@@ -82,7 +82,7 @@ pub fn service(key: &str) -> Service {
         created: 0,
         kind: ServiceType::ClusterIp,
         cluster_ips: PerFamily {
-            v4: Some(ip("10.96.0.1")),
+            v4: Some(Ipv4Addr::new(10, 96, 0, 1).into()),
             v6: None,
         },
         external_ips: Box::default(),

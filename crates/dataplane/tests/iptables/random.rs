@@ -102,7 +102,7 @@ fn happen(scene: &mut Scene, happening: &Happening) {
     let family = scene.family;
     match happening {
         Happening::Service { .. } => {
-            scene.service(&drawn(family, happening).unwrap());
+            scene.service(drawn(family, happening).unwrap());
         }
         Happening::Endpoints { number, pods } => {
             let pods: Vec<_> = pods

@@ -22,7 +22,7 @@ fn cluster(flavour: Flavour) -> Scene {
     let mut api = service("kubernetes", ip("10.96.0.1")).port("https", 443);
     api.key = ServiceKey::new("default", "kubernetes");
     scene.both(&api, 6443, &[(ip("172.31.0.1"), there)]);
-    scene.service(&service("c0", ip("10.96.1.1")));
+    scene.service(service("c0", ip("10.96.1.1")));
     let pods = [
         (ip("10.128.1.2"), here),
         (ip("10.128.2.10"), there),

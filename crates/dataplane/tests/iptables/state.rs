@@ -18,7 +18,7 @@ pub fn everything(scene: &mut Scene) {
     let pods = |x, y| [(a(1, x), false), (a(1, y), true)];
     scene.node(node("here").at(a(2, 1)));
     scene.both(&service("plain", a(96, 1)), 8080, &pods(1, 2));
-    scene.service(&service("none", a(96, 2)));
+    scene.service(service("none", a(96, 2)));
     let port = service("port", a(96, 3)).node_port(30003);
     scene.both(&port, 8080, &pods(1, 2));
     let lb = service("lb", a(96, 4))
@@ -72,7 +72,7 @@ fn ipt_084_rules_are_counted_as_they_come_and_go() {
             .sum();
         assert_eq!(counted(&scene), all);
         // Of a Service that comes, only its own rules are written.
-        scene.service(&service("more", address(family, 96, 7)));
+        scene.service(service("more", address(family, 96, 7)));
         scene.step();
         assert_eq!(counted(&scene), 1);
         scene.no_service("lb");
