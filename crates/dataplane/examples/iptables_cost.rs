@@ -14,7 +14,7 @@
 )]
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrule_core::desired::Desired;
 use ferrule_core::facts::{DetectLocal, Settings};
@@ -60,9 +60,9 @@ fn measure(way: &str, services: u32, endpoints: u32) {
     cluster.step();
     println!("{way}, {services} Services with {endpoints} endpoints");
     time("  everything", || {
-        apply(&mut dataplane, &cluster, Scope::Whole)
+        apply(&mut dataplane, &cluster, Scope::Full)
     });
-    time("  again", || apply(&mut dataplane, &cluster, Scope::Whole));
+    time("  again", || apply(&mut dataplane, &cluster, Scope::Full));
     for (what, first, count) in [
         ("  one endpoint replaced", 1, endpoints),
         ("  one endpoint less", 1, endpoints - 1),
@@ -75,7 +75,8 @@ fn measure(way: &str, services: u32, endpoints: u32) {
         time(what, || apply(&mut dataplane, &cluster, scope));
     }
     time("  is it intact", || {
-        usize::from(dataplane.canary().is_intact().unwrap())
+        let mut watchers = dataplane.watch().unwrap();
+        usize::from(watchers[0].changed(Duration::ZERO).unwrap())
     });
     if way != "programs" {
         let xt = Xt::open_as(flavour, ferrule_kernel::Family::V4).unwrap();
@@ -159,9 +160,9 @@ fn work() -> f64 {
 
 fn apply(dataplane: &mut Iptables, cluster: &Cluster, scope: Scope<'_>) -> usize {
     let work = Work {
-        family: Family::V4,
         desired: &cluster.desired,
         scope,
+        local: &[],
     };
     dataplane.apply(&work).unwrap().steps
 }

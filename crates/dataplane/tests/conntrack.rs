@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::model::{Family, Service, Slice};
 use ferrule_dataplane::conntrack::Flows;
+use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::{Scope, Work};
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use ferrule_testbed::cluster::{self, Cluster, Objects, ep};
@@ -126,14 +127,14 @@ impl Scene {
     /// Everything is looked at.
     fn whole(&mut self) -> Option<usize> {
         self.cluster.step();
-        self.clear(Scope::Whole)
+        self.clear(Scope::Full)
     }
 
     fn clear(&mut self, scope: Scope<'_>) -> Option<usize> {
         let work = Work {
-            family: self.names.0,
             desired: &self.cluster.desired,
             scope,
+            local: &Addresses::open().unwrap().list(),
         };
         self.flows.clear(&work).unwrap()
     }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::Recovery;
+use ferrule_dataplane::{ApplyError, Dataplane as _};
 use ferrule_kernel::xt::{Flavour, Table};
 
 use crate::faults::{programs, put, scene, variant};
@@ -30,7 +30,7 @@ fn ipt_007_iptables_is_asked_about_chains_and_never_given_rules() {
             scene.whole();
             scene.no_service("plain");
             scene.step();
-            assert!(scene.dataplane.canary().is_intact().unwrap());
+            assert!(scene.is_intact());
             scene.dataplane.remove().unwrap();
             let calls = fs::read_to_string(&calls).unwrap();
             let mut calls: Vec<&str> = calls.lines().collect();
@@ -72,7 +72,7 @@ fn ipt_009_a_look_that_failed_is_not_taken_for_absence() {
             ] {
                 put(folder.path(), "iptables-save", &failure);
                 let error = scene.try_whole().expect_err(&failure);
-                assert_eq!(error.recovery(), Recovery::Reread);
+                assert!(matches!(error, ApplyError::OutOfSync(_)), "{error:?}");
                 assert_eq!(writes(), written, "{failure}");
                 assert_eq!(scene.saved(), before, "{failure}");
             }
@@ -129,7 +129,7 @@ fn ipt_011_programs_that_cannot_wait_are_not_asked_to_and_a_lock_is_tried_again(
         let mut scene = scene(folder.path());
         everything(&mut scene);
         scene.whole();
-        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.is_intact());
         // What it cannot say it is not asked to say either.
         assert!(!scene.saved().contains("--random-fully"));
         let held = folder.path().join("held");
@@ -170,12 +170,12 @@ fn a_kernel_without_the_table_that_only_marks_serves_all_the_same() {
         let mut scene = scene(folder.path());
         everything(&mut scene);
         assert!(scene.whole() > 50);
-        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.is_intact());
         assert_eq!(scene.whole(), 0);
         scene.no_service("plain");
         assert!(scene.step() > 0);
         run("iptables-legacy", &["-t", "nat", "-F", "PREROUTING"]);
-        assert!(!scene.dataplane.canary().is_intact().unwrap());
+        assert!(!scene.is_intact());
         assert!(scene.dataplane.remove().unwrap().steps > 50);
         assert!(!run("iptables-legacy-save", &[]).contains("KUBE-SERVICES"));
     });
@@ -197,7 +197,7 @@ fn ipt_015_without_the_jumps_nothing_is_written_and_all_is_looked_at_again() {
             let mut scene = scene(folder.path());
             everything(&mut scene);
             let error = scene.try_whole().unwrap_err();
-            assert_eq!(error.recovery(), Recovery::Reread);
+            assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
             assert!(!scene.saved().contains("KUBE-"), "{}", scene.saved());
             fs::remove_file(&ill).unwrap();
             // A small change, and everything is there.
@@ -218,7 +218,7 @@ fn ipt_015_where_the_kernel_refuses_the_jumps_no_packet_is_led_anywhere() {
         let chain = "{ type filter hook prerouting priority -100; }";
         run("nft", &[&format!("add chain ip nat PREROUTING {chain}")]);
         let error = scene.try_whole().unwrap_err();
-        assert_eq!(error.recovery(), Recovery::Reread);
+        assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
         let nat = run("nft", &["list", "table", "ip", "nat"]);
         assert!(!nat.contains("jump KUBE-SERVICES"), "{nat}");
         run("nft", &["delete chain ip nat PREROUTING"]);

@@ -1,11 +1,13 @@
 //! Small clusters, programmed into namespaces.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ferrule_core::facts::{DetectLocal, Settings};
 use ferrule_core::model::{Family, Service, Slice};
+use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::iptables::{Iptables, Options};
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
+use ferrule_dataplane::{Applied, ApplyError, Cadence, Dataplane, Scope, Watcher, Work};
 use ferrule_kernel::xt::{Flavour, Table, Xt};
 use ferrule_testbed::cluster::{self, eps};
 pub use ferrule_testbed::cluster::{Cluster, Objects, node};
@@ -69,6 +71,8 @@ pub struct Scene {
     pub dataplane: Iptables,
     /// Programs are used where the tables could be spoken to directly.
     pub programs: bool,
+    /// What the last success consisted of.
+    pub last: Applied,
 }
 
 impl Objects for Scene {
@@ -94,6 +98,7 @@ impl Scene {
             cluster: Cluster::with(settings),
             dataplane: Iptables::new(family, Options::default(), xt),
             programs: false,
+            last: Applied::default(),
         }
     }
 
@@ -104,6 +109,19 @@ impl Scene {
             programs: true,
             ..self
         }
+    }
+
+    /// What notices external changes in this way.
+    pub fn watcher(&self, cadence: Cadence) -> Box<dyn Watcher> {
+        let all = self.dataplane.watch().unwrap().into_iter();
+        let mut fitting = all.filter(|watcher| watcher.cadence() == cadence);
+        fitting.next().expect("there is one")
+    }
+
+    /// Whether the canary finds everything in place.
+    pub fn is_intact(&self) -> bool {
+        let mut canary = self.watcher(Cadence::Polled);
+        !canary.changed(Duration::ZERO).unwrap()
     }
 
     /// Applies what changed; the number of steps.
@@ -128,16 +146,18 @@ impl Scene {
 
     pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
         self.cluster.step();
-        self.apply(Scope::Whole)
+        self.apply(Scope::Full)
     }
 
     fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
         let work = Work {
-            family: self.family,
             desired: &self.cluster.desired,
             scope,
+            local: &Addresses::open().unwrap().list(),
         };
-        self.dataplane.apply(&work)
+        let applied = self.dataplane.apply(&work)?;
+        self.last = applied.clone();
+        Ok(applied)
     }
 
     /// Forgets what it wrote, as after a restart.

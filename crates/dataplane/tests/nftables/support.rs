@@ -95,7 +95,7 @@ impl<T: Transport + Send> Scene<T> {
     /// Other options, from the next step on.
     pub fn options(&mut self, options: Options) -> &mut Self {
         self.options = options;
-        self.dataplane.set_options(options);
+        self.restart();
         self
     }
 
@@ -117,14 +117,15 @@ impl<T: Transport + Send> Scene<T> {
 
     pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
         self.cluster.step();
-        self.apply(Scope::Whole)
+        self.apply(Scope::Full)
     }
 
     fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
         self.dataplane.apply(&Work {
-            family: self.family,
             desired: &self.cluster.desired,
             scope,
+            // They do not matter to this mode.
+            local: &[],
         })
     }
 

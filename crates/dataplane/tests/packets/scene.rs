@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::facts::Settings;
 use ferrule_core::model::{Family, Service, Slice};
-use ferrule_dataplane::host::Host;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
+use ferrule_dataplane::host::Addresses;
+use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::nft::{Nft, Snapshot};
 use ferrule_testbed::cluster::{self, Cluster, Objects, eps};
 use ferrule_testbed::{Place, address, kernel};
@@ -94,10 +94,13 @@ impl Scene {
         let mut dataplane = self.dataplane.take().unwrap();
         let nothing = Desired::new(Settings::default());
         let desired = std::mem::replace(&mut self.cluster.desired, nothing);
-        let family = self.family;
         let (dataplane, desired, result) = self.there(move || {
-            let scope = delta.as_ref().map_or(Scope::Whole, Scope::Delta);
-            let result = apply(&mut *dataplane, family, &desired, scope);
+            let scope = delta.as_ref().map_or(Scope::Full, Scope::Delta);
+            let result = dataplane.apply(&Work {
+                desired: &desired,
+                scope,
+                local: &Addresses::open().unwrap().list(),
+            });
             (dataplane, desired, result)
         });
         self.dataplane = Some(dataplane);
@@ -137,18 +140,4 @@ impl Scene {
             None => work(),
         }
     }
-}
-
-fn apply(
-    dataplane: &mut dyn Dataplane,
-    family: Family,
-    desired: &Desired,
-    scope: Scope<'_>,
-) -> Result<Applied, ApplyError> {
-    let _local = Host::default().addresses().unwrap();
-    dataplane.apply(&Work {
-        family,
-        desired,
-        scope,
-    })
 }
