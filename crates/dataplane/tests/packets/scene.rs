@@ -106,6 +106,7 @@ impl Scene {
         self.dataplane = Some(dataplane);
         self.cluster.desired = desired;
         let applied = result.unwrap_or_else(|error| panic!("{error}: {error:?}"));
+        assert!(applied.refused.is_empty(), "{:?}", applied.refused);
         applied.steps
     }
 
