@@ -12,6 +12,6 @@ pub mod desired;
 pub mod facts;
 pub mod issue;
 pub mod model;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod track;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 use socket2::{Domain, Socket, Type};
 
 use crate::place::Place;
@@ -111,9 +111,10 @@ impl Ask {
         panic!("{self:?}: nobody answers");
     }
 
-    /// Asks all of these, and returns those that were answered after all within a short time.
-    pub fn unheard(asks: &[Self], place: &Place) -> Vec<(Self, Answer)> {
-        let asked: Vec<_> = asks.iter().map(|ask| Asked::begin(*ask, place)).collect();
+    /// Puts all of these at once, and returns those that were answered within a short time.
+    pub fn unanswered(asks: &[(&Place, Self)]) -> Vec<(Self, Answer)> {
+        let begin = |(place, ask): &(&Place, Self)| Asked::begin(*ask, place);
+        let asked: Vec<_> = asks.iter().map(begin).collect();
         thread::sleep(SILENCE);
         asked
             .into_iter()
@@ -260,7 +261,7 @@ fn begin_udp(ask: Ask) -> UdpSocket {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((ask.from.unwrap_or(any), 0)).unwrap();
+    let socket = bind_udp(ask.from.unwrap_or(any));
     socket.set_nonblocking(true).unwrap();
     socket.connect((ask.to, ask.port)).unwrap();
     // Dropped on the way out it is an error too.
@@ -268,9 +269,24 @@ fn begin_udp(ask: Ask) -> UdpSocket {
     socket
 }
 
+/// A port that no question was put from before: the kernel tracks flows of both protocols by their
+/// ports alone, and leads a packet of an old flow where that one went.
+fn fresh_port() -> u16 {
+    static PORTS: AtomicU16 = AtomicU16::new(0);
+    0x4000 + PORTS.fetch_add(1, Ordering::Relaxed) % 0xb000
+}
+
+fn bind_udp(from: IpAddr) -> UdpSocket {
+    loop {
+        match UdpSocket::bind((from, fresh_port())) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            result => return result.unwrap(),
+        }
+    }
+}
+
 fn begin_sctp(ask: Ask) -> Open {
-    static PORTS: AtomicU16 = AtomicU16::new(40000);
-    let port = PORTS.fetch_add(1, Ordering::Relaxed) | 0x4000;
+    let port = fresh_port();
     let socket = raw(ask.family(), SCTP);
     if let Some(from) = ask.from {
         let socket = socket2::SockRef::from(&socket);

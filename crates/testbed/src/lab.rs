@@ -13,7 +13,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 
 use crate::ask::{Answer, Ask, Protocol};
 use crate::place::Place;

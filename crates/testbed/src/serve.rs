@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::thread;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 
 use crate::ask::{raw, transport_part};
 use crate::place::Place;

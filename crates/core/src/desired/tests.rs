@@ -12,13 +12,13 @@ mod topology;
 
 use FrontendKind::{ClusterIp, ExternalIp, LoadBalancerIp, NodePort};
 
-fn one_pod(scene: &mut Scene) {
+fn one_pod(scene: &mut Cluster) {
     scene.slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1").local()]));
 }
 
 #[test]
 fn core_080_a_dual_stack_service_has_its_address_in_each_family_and_a_single_stack_one_does_not() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a").cluster_ip("fd00::1").node_port(30000))
         .service(service("ns/b").cluster_ip("10.96.0.2"))
@@ -52,7 +52,7 @@ fn core_080_a_dual_stack_service_has_its_address_in_each_family_and_a_single_sta
 
 #[test]
 fn core_081_tcp_and_udp_ports_with_one_name_are_two_exposures() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut dns = service("ns/dns");
     dns.ports = [
         service_port("dns", Protocol::Tcp, 53),
@@ -84,11 +84,11 @@ fn core_081_tcp_and_udp_ports_with_one_name_are_two_exposures() {
 
 #[test]
 fn core_083_source_ranges_are_per_family_and_a_zero_prefix_lifts_them() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let balanced = service("ns/a")
         .cluster_ip("fd00::1")
         .load_balancer(&["198.51.100.1", "fd00:9::1"]);
-    let ranges = |scene: &Scene, family| {
+    let ranges = |scene: &Cluster, family| {
         let exposure = scene.desired.exposure(family, &http("ns/a")).unwrap();
         exposure
             .source_ranges
@@ -132,7 +132,7 @@ fn core_083_source_ranges_are_per_family_and_a_zero_prefix_lifts_them() {
 
 #[test]
 fn a_range_that_holds_the_node_lets_the_load_balancer_address_in() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(
         service("ns/a")
             .load_balancer(&["198.51.100.1"])
@@ -162,8 +162,8 @@ fn a_range_that_holds_the_node_lets_the_load_balancer_address_in() {
 
 #[test]
 fn core_084_external_local_counts_only_where_outside_traffic_can_arrive() {
-    let mut scene = Scene::new();
-    let policy = |scene: &mut Scene, service: Service| {
+    let mut scene = Cluster::new();
+    let policy = |scene: &mut Cluster, service: Service| {
         scene.service(service).step();
         scene.exposure("ns/a").external_policy
     };
@@ -174,7 +174,7 @@ fn core_084_external_local_counts_only_where_outside_traffic_can_arrive() {
         TrafficPolicy::Local
     );
     assert_eq!(
-        policy(&mut scene, plain.clone().load_balancer(&[])),
+        policy(&mut scene, plain.clone().awaiting_load_balancer()),
         TrafficPolicy::Local
     );
     // An external IP of the other family is enough.
@@ -188,14 +188,14 @@ use crate::model::Service;
 
 #[test]
 fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     one_pod(&mut scene);
-    let check = |scene: &mut Scene, mut service: Service| {
+    let check = |scene: &mut Cluster, mut service: Service| {
         service.health_check_field = Some(port(32000));
         scene.service(service).step();
         scene.desired.health_check(Family::V4, &service_key("ns/a"))
     };
-    let balanced = service("ns/a").load_balancer(&[]).external_local();
+    let balanced = service("ns/a").awaiting_load_balancer().external_local();
     assert_eq!(
         check(&mut scene, balanced.clone()),
         Some(HealthCheck {
@@ -204,7 +204,10 @@ fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() 
         })
     );
     assert_eq!(scene.exposure("ns/a").health_check_port, Some(port(32000)));
-    assert_eq!(check(&mut scene, service("ns/a").load_balancer(&[])), None);
+    assert_eq!(
+        check(&mut scene, service("ns/a").awaiting_load_balancer()),
+        None
+    );
     assert_eq!(
         check(
             &mut scene,
@@ -216,8 +219,8 @@ fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() 
 
 #[test]
 fn core_067_health_counts_distinct_local_ready_addresses() {
-    let mut scene = Scene::new();
-    let mut balanced = service("ns/a").load_balancer(&[]).external_local();
+    let mut scene = Cluster::new();
+    let mut balanced = service("ns/a").awaiting_load_balancer().external_local();
     balanced.health_check_field = Some(port(32000));
     balanced.ports = [
         service_port("http", Protocol::Tcp, 80),
@@ -260,12 +263,12 @@ fn core_086_without_the_gate_external_ips_do_not_exist() {
     let open = service("ns/a")
         .external_ips(&["198.51.100.7"])
         .internal_local();
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     one_pod(scene.service(open.clone()));
     scene.step();
     assert_eq!(scene.answer("ns/a", ExternalIp), "balance 10.1.0.1");
 
-    let mut scene = Scene::with(Settings {
+    let mut scene = Cluster::with(Settings {
         allow_external_ips: false,
         ..Settings::default()
     });
@@ -282,7 +285,7 @@ fn core_086_without_the_gate_external_ips_do_not_exist() {
 #[test]
 fn core_089_the_entry_that_is_not_shutting_down_wins_in_either_order() {
     for (first, second) in [("ns/a-1", "ns/a-2"), ("ns/a-2", "ns/a-1")] {
-        let mut scene = Scene::new();
+        let mut scene = Cluster::new();
         scene
             .service(service("ns/a").internal_local())
             .slice(slice(first, "ns/a", &[ep("10.1.0.1").drain()]))
@@ -303,7 +306,7 @@ fn core_089_the_entry_that_is_not_shutting_down_wins_in_either_order() {
 
 #[test]
 fn core_090_endpoints_are_sorted_by_their_text() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let texts = [
         "10.0.0.2",
         "10.0.0.10",
@@ -312,7 +315,7 @@ fn core_090_endpoints_are_sorted_by_their_text() {
         "10.0.0.100",
         "255.255.255.255",
     ];
-    let endpoints: Vec<_> = texts.iter().map(|text| ep(text)).collect();
+    let endpoints: Vec<_> = texts.iter().map(ep).collect();
     scene
         .service(service("ns/a"))
         .slice(slice("ns/a-1", "ns/a", &endpoints))
@@ -344,8 +347,8 @@ proptest::proptest! {
 
 #[test]
 fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
-    let mut scene = Scene::new();
-    let stale = |scene: &mut Scene| {
+    let mut scene = Cluster::new();
+    let stale = |scene: &mut Cluster| {
         let delta = scene.step();
         assert_eq!(delta.families.v4.changes.len(), 1);
         delta
@@ -380,7 +383,7 @@ fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
 
 #[test]
 fn udp_backends_are_all_that_answer_used_or_not() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let endpoints = [
         ep("10.1.0.1").local(),
         ep("10.1.0.2"),
@@ -403,7 +406,7 @@ fn udp_backends_are_all_that_answer_used_or_not() {
 
 #[test]
 fn every_kind_of_address_comes_in_order_with_its_port() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut all = service("ns/a")
         .node_port(30000)
         .external_ips(&["198.51.100.7", "fd00::7", "198.51.100.7"])
@@ -432,7 +435,7 @@ fn every_kind_of_address_comes_in_order_with_its_port() {
 
 #[test]
 fn node_ports_are_served_whatever_the_type_says() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut odd = service("ns/a").node_port(30000);
     odd.kind = ServiceType::ClusterIp;
     scene.service(odd).step();
@@ -454,7 +457,7 @@ fn masquerade_depends_on_policy_settings_and_what_can_be_told() {
             ..Settings::default()
         };
         settings.detect_local = detect.unwrap_or(settings.detect_local);
-        let mut scene = Scene::with(settings);
+        let mut scene = Cluster::with(settings);
         scene.service(service("ns/a").node_port(30000)).step();
         assert_eq!(scene.frontend("ns/a", ClusterIp).masquerade, expected);
         assert_eq!(
@@ -473,7 +476,7 @@ fn masquerade_depends_on_policy_settings_and_what_can_be_told() {
 
 #[test]
 fn new_settings_redraw_what_they_concern() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a").external_ips(&["198.51.100.7"]))
         .step();
@@ -495,8 +498,8 @@ fn new_settings_redraw_what_they_concern() {
 }
 
 /// A scene that recognises pods by the Node's pod networks.
-fn by_node_network() -> Scene {
-    Scene::with(Settings {
+fn by_node_network() -> Cluster {
+    Cluster::with(Settings {
         detect_local: DetectLocal::NodeCidr,
         ..Settings::default()
     })
@@ -543,14 +546,14 @@ fn core_039_other_pod_networks_are_followed_without_a_restart() {
     assert_eq!(scene.desired.facts(Family::V4).detector, Some(detector));
 
     // In the other modes nobody asks.
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.node(with("10.1.0.0/24")).step();
     assert!(scene.node(with("10.2.0.0/24")).step().is_empty());
 }
 
 #[test]
 fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut two = service("ns/a");
     two.ports = [
         service_port("http", Protocol::Tcp, 80),
@@ -575,7 +578,7 @@ fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
 
 #[test]
 fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let thousand = |extra: Option<&str>| -> Vec<_> {
         (0..1000)
             .map(|n| ep(&format!("10.1.{}.{}", n / 250, n % 250)))
@@ -603,7 +606,7 @@ fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
 
 #[test]
 fn a_delta_that_was_not_applied_merges_with_the_next() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a"));
     let mut kept = scene.step();
     kept.absorb(
@@ -620,7 +623,7 @@ fn a_delta_that_was_not_applied_merges_with_the_next() {
 
 #[test]
 fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut send = |address: &str, trigger| {
         let object = crate::track::Object::Slice(slice("ns/a-1", "ns/a", &[ep(address)]));
         scene.tracker.on(crate::track::Event::Put {
@@ -637,7 +640,7 @@ fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
 
 #[test]
 fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/lonely"))
         .slice(slice("ns/stray", "ns/nobody", &[ep("10.1.0.1")]))
@@ -669,7 +672,7 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
 
 #[test]
 fn totals_follow_every_change() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(
             service("ns/a")

@@ -2,15 +2,14 @@
 //!
 //! Where iptables itself must misbehave, a small script stands in its place and calls the real one.
 
-use ferrule_dataplane::Cadence;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::ApplyError;
 use ferrule_dataplane::iptables::{Iptables, Options};
+use ferrule_dataplane::{ApplyError, Cadence};
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::{ApplyError, Dataplane};
+use ferrule_dataplane::{ApplyError, Dataplane as _};
 use ferrule_kernel::xt::{Flavour, Table};
 
 use crate::faults::{programs, put, scene, variant};

@@ -206,7 +206,7 @@ fn nft_009_chains_of_a_service_port_are_named_after_it() {
         unnamed.ports[0].name = "".into();
         let mut slice = slice(family, "web", &pods);
         slice.ports[0].name = "".into();
-        scene.service(with_affinity(unnamed, 60)).slice(slice);
+        scene.service(unnamed.affinity(60)).slice(slice);
         scene.whole();
         let text = listed(family);
         block(&text, "chain stay-demo.web..tcp");
@@ -319,10 +319,7 @@ fn nft_041_services_without_affinity_have_no_chains_and_sets_of_their_own() {
         for number in 1..50 {
             let name = format!("s{number}");
             scene
-                .service(with_node_port(
-                    service(family, &name, number),
-                    30000 + i64::from(number),
-                ))
+                .service(service(family, &name, number).node_port(30000 + i64::from(number)))
                 .slice(slice(family, &name, &pods));
         }
         scene.step();

@@ -90,7 +90,7 @@ fn the_longest_names_and_hundreds_of_endpoints_load() {
     both(|family| {
         let mut scene = Scene::new(family);
         let long = "n".repeat(63);
-        let mut sticky = with_affinity(service(family, &long, 1), 86_400);
+        let mut sticky = service(family, &long, 1).affinity(86_400);
         sticky.key = ServiceKey::new(&long, &long);
         sticky.ports[0].name = "p".repeat(15).as_str().into();
         let mut pods = slice(family, &long, &[(address(family, 1, 1), true)]);

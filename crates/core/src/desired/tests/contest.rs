@@ -10,7 +10,7 @@ fn claims(key: &str, cluster_ip: &str, created: i64, external: &str) -> Service 
     service
 }
 
-fn holder(scene: &Scene, kind: FrontendKind, services: [&str; 2]) -> Vec<String> {
+fn holder(scene: &Cluster, kind: FrontendKind, services: [&str; 2]) -> Vec<String> {
     services
         .into_iter()
         .filter(|key| {
@@ -29,7 +29,7 @@ fn the_older_service_keeps_an_external_ip_whoever_arrives_first() {
     let old = claims("ns/z", "10.96.0.1", 100, "198.51.100.7");
     let new = claims("ns/a", "10.96.0.2", 200, "198.51.100.7");
     for order in [[old.clone(), new.clone()], [new, old]] {
-        let mut scene = Scene::new();
+        let mut scene = Cluster::new();
         for service in order {
             scene.service(service).step();
         }
@@ -62,7 +62,7 @@ fn the_older_service_keeps_an_external_ip_whoever_arrives_first() {
 
 #[test]
 fn an_external_ip_cannot_take_over_a_cluster_ip() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let thief = claims("ns/a", "10.96.0.2", 1, "10.96.0.9");
     let mut victim = service("ns/b").cluster_ip("10.96.0.9");
     victim.created = 1000;
@@ -73,7 +73,7 @@ fn an_external_ip_cannot_take_over_a_cluster_ip() {
 
 #[test]
 fn one_service_may_name_an_address_twice() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(
             service("ns/a")
@@ -94,7 +94,7 @@ fn one_service_may_name_an_address_twice() {
 
 #[test]
 fn a_claim_that_moves_away_leaves_no_trace() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(claims("ns/a", "10.96.0.1", 1, "198.51.100.7"))
         .service(claims("ns/b", "10.96.0.2", 2, "198.51.100.7"))
@@ -119,7 +119,7 @@ fn a_claim_that_moves_away_leaves_no_trace() {
 
 #[test]
 fn different_protocols_do_not_contest() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(claims("ns/a", "10.96.0.1", 1, "198.51.100.7"))
         .service(claims("ns/b", "10.96.0.2", 2, "198.51.100.7").udp())
@@ -130,7 +130,7 @@ fn different_protocols_do_not_contest() {
 
 #[test]
 fn a_loser_that_changes_leaves_its_many_rivals_alone() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     for n in 0..300 {
         let cluster_ip = format!("10.96.1.{}", n % 250);
         scene.service(claims(

@@ -179,7 +179,7 @@ fn event(deed: &Deed) -> Option<Event> {
 }
 
 /// Everything an outsider can see of a picture.
-fn picture(scene: &Scene) -> String {
+fn picture(scene: &Cluster) -> String {
     let families = Family::ALL.map(|family| {
         let health: Vec<_> = SERVICES
             .map(|key| scene.desired.health_check(family, &service_key(key)))
@@ -200,7 +200,7 @@ fn picture(scene: &Scene) -> String {
 }
 
 /// A new program that sees only the final objects, in an order of its own.
-fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
+fn from_scratch(deeds: &[Deed], backwards: bool) -> Cluster {
     let mut last: BTreeMap<ObjectKey, Event> = BTreeMap::new();
     for event in deeds.iter().filter_map(event) {
         match &event {
@@ -213,7 +213,7 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
             Event::Listing(_) | Event::Listed(_) => {}
         }
     }
-    let mut scene = Scene::with(settings());
+    let mut scene = Cluster::with(settings());
     let mut events: Vec<_> = last.into_values().collect();
     if backwards {
         events.reverse();
@@ -226,8 +226,8 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
 }
 
 /// Plays the deeds, checking every delta against the pictures around it.
-fn play(deeds: &[Deed]) -> Scene {
-    let mut scene = Scene::with(settings());
+fn play(deeds: &[Deed]) -> Cluster {
+    let mut scene = Cluster::with(settings());
     let mut mirror: PerFamily<BTreeMap<PortKey, Arc<Exposure>>> = PerFamily::default();
     for deed in deeds.iter().chain([&Deed::Look]) {
         if let Some(event) = event(deed) {
@@ -314,7 +314,7 @@ proptest! {
             };
             lanes.entry(key).or_default().push_back(event);
         }
-        let mut scene = Scene::with(settings());
+        let mut scene = Cluster::with(settings());
         let mut seed = seed;
         while !lanes.is_empty() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -390,7 +390,7 @@ proptest! {
 
     #[test]
     fn absorbed_deltas_lead_to_the_same_place(deeds in prop::collection::vec(deeds(), 0..40)) {
-        let mut scene = Scene::with(settings());
+        let mut scene = Cluster::with(settings());
         let mut kept = Delta::default();
         for deed in deeds.iter().chain([&Deed::Look]) {
             match event(deed) {

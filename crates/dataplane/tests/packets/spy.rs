@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferrule_kernel::Family;
-use ferrule_testbed::{Lab, Place, feed, run};
+use ferrule_testbed::{Lab, Place, feed, run, word};
 
 /// Counts what leaves to one address after translation, until it is dropped.
 pub struct Spy {
@@ -52,13 +51,5 @@ impl Drop for Spy {
         let family = self.family;
         self.node
             .run(move || run("nft", &["delete", "table", family, "spy"]));
-    }
-}
-
-/// The word of `nft` for a family.
-pub const fn word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip6",
     }
 }
