@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use self::reflector::Reflector;
 
 mod access;
+mod capability;
 mod client;
 mod endpoints;
 mod failure;

@@ -170,6 +170,15 @@ impl Failure {
         self.is_expired() || self.is_from_the_future() || senseless
     }
 
+    /// The server cannot select by a field we named. Releases differ in their words.
+    pub fn refuses_fields(&self) -> bool {
+        let about_fields = |refusal: &Refusal| {
+            let words = ["field selector", "field label", "spec.clusterIP"];
+            refusal.code == 400 && words.iter().any(|word| refusal.message.contains(word))
+        };
+        self.refusal().is_some_and(about_fields)
+    }
+
     /// The server does not know the collection.
     pub fn is_missing(&self) -> bool {
         self.code() == Some(404)
@@ -391,6 +400,23 @@ mod tests {
         }
         assert!(Failure::Silent(Duration::ZERO).refuses_streaming());
         assert!(!Failure::Short.refuses_streaming());
+    }
+
+    #[test]
+    fn a_field_selector_is_refused_in_several_words() {
+        // As kube-apiserver 1.30 says it, and as it does for kinds with fields of their own.
+        for message in [
+            r#"\"spec.clusterIP\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""#,
+            "field label not supported: spec.clusterIP",
+        ] {
+            let status = |code: u16| {
+                let body = format!(r#"{{"kind":"Status","message":"{message}","code":{code}}}"#);
+                refused(code, &body)
+            };
+            assert!(status(400).refuses_fields(), "{message}");
+            assert!(!status(500).refuses_fields(), "{message}");
+        }
+        assert!(!refused(400, "limit must be a number").refuses_fields());
     }
 
     #[test]

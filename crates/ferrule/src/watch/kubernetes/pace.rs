@@ -35,6 +35,8 @@ pub struct Timings {
     pub rarely: Duration,
     /// Until the same complaint is repeated.
     pub complain: Duration,
+    /// How long a refusal of an optional feature holds.
+    pub refusal_lasts: Duration,
 }
 
 impl Default for Timings {
@@ -49,6 +51,7 @@ impl Default for Timings {
             forget: Duration::from_mins(2),
             rarely: Duration::from_mins(5),
             complain: Duration::from_mins(5),
+            refusal_lasts: Duration::from_hours(1),
         }
     }
 }

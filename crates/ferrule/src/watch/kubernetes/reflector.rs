@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::Settings;
+use super::capability::Capability;
 use super::client::Api;
 use super::failure::Failure;
 use super::frames::{self, Items, Lines};
 use super::intake::{Intake, ListMetadata, Shape, Told};
 use super::pace::{Backoff, Complaints, Random};
-use super::resource::{ENDPOINTS, Part, Resource, Version};
+use super::resource::{ENDPOINTS, Part, Resource, Selection, Version};
 
 /// So many events are delivered at once at most. The next ones wait in the network meanwhile.
 const BATCH: usize = 256;
@@ -52,8 +53,10 @@ pub struct Reflector<M> {
     resource: &'static Resource,
     next: Next,
     version: Version,
-    /// Whether to ask for lists as streams. Once refused, not asked again.
-    streams: bool,
+    /// Lists as streams.
+    streams: Capability,
+    /// Selecting by fields that older servers do not know.
+    optional_fields: Capability,
     /// Whether a list may come in pages.
     pages: bool,
     intake: Intake,
@@ -73,7 +76,8 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             resource: Resource::of(kind),
             next: Next::List,
             version: Version::Any,
-            streams: settings.streaming_lists,
+            streams: Capability::new(settings.streaming_lists),
+            optional_fields: Capability::new(true),
             pages: true,
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
@@ -95,14 +99,17 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn follow_forever(&mut self) {
         loop {
+            let streams = self.is_on(&self.streams);
             let result = match self.next {
-                Next::List if self.streams => self.stream().await,
+                Next::List if streams => self.stream().await,
                 Next::List => self.list().await,
                 Next::Watch => self.watch().await,
             };
             // Also after a failure: what was told before it counts, and the version says so.
             self.deliver().await;
-            if let Err(failure) = result {
+            if let Err(failure) = result
+                && !self.adapt(&failure, streams)
+            {
                 self.recover(failure).await;
             }
         }
@@ -111,34 +118,20 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     /// A list as the beginning of a watch.
     async fn stream(&mut self) -> Result<(), Failure> {
         let seconds = self.watch_seconds();
-        let node_name = &self.settings.node_name;
-        let path = self.resource.stream(node_name, &self.version, seconds);
-        let result = self.ask_and_follow(&path, seconds).await;
-        match result {
-            // Once the list is complete, a failure is one of the watch.
-            Err(failure) if self.next == Next::List && failure.refuses_streaming() => {
-                self.streams = false;
-                tracing::info!(
-                    resource = self.resource.name,
-                    reason = failure.whole(),
-                    "The API server does not stream lists; asking for them in pages from now on"
-                );
-                Ok(())
-            }
-            result => result,
-        }
+        let path = self
+            .resource
+            .stream(self.selection(), &self.version, seconds);
+        self.ask_and_follow(&path, seconds).await
     }
 
     /// Changes since the version we know.
     async fn watch(&mut self) -> Result<(), Failure> {
         let seconds = self.watch_seconds();
-        let Version::At(version) = &self.version else {
+        let Some(version) = self.known_version() else {
             self.next = Next::List;
             return Ok(());
         };
-        let path = self
-            .resource
-            .watch(&self.settings.node_name, version, seconds);
+        let path = self.resource.watch(self.selection(), version, seconds);
         self.ask_and_follow(&path, seconds).await
     }
 
@@ -224,9 +217,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 None if self.pages => Part::First,
                 None => Part::Whole,
             };
-            let path = self
-                .resource
-                .list(&self.settings.node_name, &self.version, part);
+            let path = self.resource.list(self.selection(), &self.version, part);
             let metadata = self.page(&path, version.is_none()).await?;
             // All pages are of the version of the first.
             let version = version.get_or_insert(metadata.resource_version);
@@ -291,6 +282,64 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         if !events.is_empty() && self.sink.send(M::from(events)).await.is_err() {
             // Nobody listens: `run` sees the same and ends this.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Stops asking for an optional feature that the server refused.
+    ///
+    /// Returns whether it did, and so whether to ask again at once.
+    fn adapt(&mut self, failure: &Failure, streams: bool) -> bool {
+        if self.selection().optional_fields && self.refuses_fields(failure, streams) {
+            self.refused_fields(failure);
+            return true;
+        }
+        // Once a list is complete, a failure is one of the watch.
+        if self.next == Next::List && streams && failure.refuses_streaming() {
+            self.refused_streams(failure);
+            return true;
+        }
+        false
+    }
+
+    /// Whether the server did not like the field selector.
+    fn refuses_fields(&self, failure: &Failure, streams: bool) -> bool {
+        // Nothing else in a plain list could be wrong, whatever the words of the refusal.
+        let plain_list = self.next == Next::List && !streams && self.known_version().is_none();
+        failure.refuses_fields() || (plain_list && failure.code() == Some(400))
+    }
+
+    fn refused_fields(&mut self, failure: &Failure) {
+        let (host, lasts) = (self.api.host(), self.settings.timings.refusal_lasts);
+        if self.optional_fields.refuse(&host, Instant::now(), lasts) {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "The API server does not support the field selector; listing and watching \
+                 without it"
+            );
+        }
+    }
+
+    fn refused_streams(&mut self, failure: &Failure) {
+        let (host, lasts) = (self.api.host(), self.settings.timings.refusal_lasts);
+        if self.streams.refuse(&host, Instant::now(), lasts) {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "The API server does not stream lists; listing in pages"
+            );
+        }
+    }
+
+    fn is_on(&self, capability: &Capability) -> bool {
+        capability.is_on(&self.api.host(), Instant::now())
+    }
+
+    fn selection(&self) -> Selection<'_> {
+        Selection {
+            node_name: &self.settings.node_name,
+            optional_fields: self.resource.has_optional_fields()
+                && self.is_on(&self.optional_fields),
         }
     }
 
@@ -403,6 +452,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         let patience = self.settings.timings.answer;
         if self.api.get(&slices.probe(), patience).await.is_ok() {
             self.look_elsewhere(slices);
+        }
+    }
+
+    fn known_version(&self) -> Option<&str> {
+        match &self.version {
+            Version::At(version) => Some(version),
+            Version::Any | Version::Newest => None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! How a list comes about: as a stream, in pages, in one piece, or not at all.
 
+use super::log::Log;
 use super::server::{Ask, CIDRS, ENDPOINTS, Fault, NODES, SERVICES, SLICES, Server};
 use super::*;
 
@@ -141,6 +142,62 @@ fn core_053_the_requests_are_those_of_the_reference() {
                 seconds(&watch)
             )
         );
+    });
+}
+
+#[test]
+fn a_server_that_cannot_select_by_cluster_ip_is_asked_without() {
+    run(async {
+        for streams in [true, false] {
+            let log = Log::new();
+            let server = Server::start().await;
+            server.refuse_fields();
+            if !streams {
+                server.refuse_streams();
+            }
+            let mut headless = service("headless", 80);
+            headless["spec"]["clusterIP"] = json!("None");
+            server.put(SERVICES, headless);
+            server.put(SERVICES, service("a", 80));
+            let mut consumer = Consumer::of(&server);
+            server.until_watched(SERVICES).await;
+            server.put(SERVICES, service("b", 80));
+            consumer.until_same(&server).await;
+            // A headless Service is of no use, whoever leaves it out.
+            assert_eq!(services(&consumer.tracker), ["default/a", "default/b"]);
+            // The refusal is remembered for further lists and watches.
+            server.compact();
+            server.cut();
+            consumer.until_told("listed Service", 2).await;
+            server.until_watched(SERVICES).await;
+            server.put(SERVICES, service("c", 80));
+            consumer.until_same(&server).await;
+            let seen = server.seen(SERVICES);
+            let selecting = |seen: &&server::Seen| seen.query.contains("fieldSelector");
+            assert_eq!(seen.iter().filter(selecting).count(), 1, "{seen:?}");
+            let words = "does not support the field selector";
+            let lines = log.lines();
+            let lines: Vec<_> = lines.iter().filter(|line| line.contains(words)).collect();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(lines[0].contains("resource=services"), "{lines:?}");
+            assert!(log.warnings("services").is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_field_selector_refused_without_words_is_left_out_too() {
+    run(async {
+        let server = Server::start().await;
+        server.refuse_streams();
+        server.put(SERVICES, service("a", 80));
+        server.fail(SERVICES, Ask::List, Fault::Page(400, "Bad Request\n"));
+        let mut consumer = Consumer::of(&server);
+        consumer.until_same(&server).await;
+        let selects = |seen: &server::Seen| seen.query.contains("fieldSelector");
+        let seen = server.seen(SERVICES);
+        let lists = seen.iter().filter(|seen| seen.ask == Ask::List);
+        assert_eq!(lists.map(selects).collect::<Vec<_>>(), [true, false]);
     });
 }
 
