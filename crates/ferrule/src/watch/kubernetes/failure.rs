@@ -167,7 +167,7 @@ impl Failure {
     pub fn is_about_the_version(&self) -> bool {
         // To a server that counts otherwise, what we know is no version at all.
         let senseless = matches!(self.code(), Some(400 | 422));
-        self.is_expired() || self.is_from_the_future() || senseless
+        self.is_about_history() || senseless
     }
 
     /// The server cannot select by a field we named. Releases differ in their words.
@@ -192,23 +192,28 @@ impl Failure {
         }
     }
 
-    /// The server cannot or will not begin a watch with a list.
-    ///
-    /// It says so as an error, or as an event of any code within a watch it seemed to grant
-    /// (seen with storage that lacks progress notifications), or by never ending the list.
+    /// The server does not begin watches with a list: it says that the request is wrong.
     pub fn refuses_streaming(&self) -> bool {
-        if self.is_expired() || self.is_from_the_future() {
-            return false;
-        }
+        !self.is_about_history() && matches!(self.code(), Some(400 | 402 | 405..=428 | 430..=499))
+    }
+
+    /// The server began to stream a list and did not end it.
+    ///
+    /// It says so as an event within the watch (seen with storage that lacks progress
+    /// notifications), or by ending the watch, or by silence. The next list may end well.
+    pub fn spoils_streaming(&self) -> bool {
         match self {
-            Self::Refused { refusal, inside } => match refusal.code {
-                401 | 403 | 404 | 429 => false,
-                400..=499 => true,
-                _ => *inside,
-            },
+            Self::Refused { refusal, inside } => {
+                *inside && refusal.code >= 500 && !self.is_about_history()
+            }
             Self::Silent(_) | Self::Incomplete => true,
             _ => false,
         }
+    }
+
+    /// The version we asked for is too old or too new.
+    fn is_about_history(&self) -> bool {
+        self.is_expired() || self.is_from_the_future()
     }
 
     /// The same request may go well a little later.
@@ -392,14 +397,23 @@ mod tests {
         for code in [401, 403, 404, 410, 429, 500, 503, 504] {
             assert!(!refused(code, "").refuses_streaming(), "{code}");
         }
-        for code in [400, 422, 500, 503] {
+        for code in [400, 422] {
             assert!(inside(code).refuses_streaming(), "{code}");
+            assert!(!inside(code).spoils_streaming(), "{code}");
+        }
+        for code in [500, 503] {
+            assert!(!inside(code).refuses_streaming(), "{code}");
+            assert!(inside(code).spoils_streaming(), "{code}");
+            assert!(!refused(code, "").spoils_streaming(), "{code}");
         }
         for code in [401, 403, 410, 429] {
             assert!(!inside(code).refuses_streaming(), "{code}");
+            assert!(!inside(code).spoils_streaming(), "{code}");
         }
-        assert!(Failure::Silent(Duration::ZERO).refuses_streaming());
-        assert!(!Failure::Short.refuses_streaming());
+        for failure in [Failure::Silent(Duration::ZERO), Failure::Incomplete] {
+            assert!(failure.spoils_streaming() && !failure.refuses_streaming());
+        }
+        assert!(!Failure::Short.refuses_streaming() && !Failure::Short.spoils_streaming());
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Timings {
     pub longest_delay: Duration,
     /// Without failures for so long, the next one is a first one again.
     pub forget: Duration,
+    /// How long a collection that was there must be missing before we do without it.
+    pub absence: Duration,
     /// Between questions for what the server may not offer at all.
     pub rarely: Duration,
     /// Until the same complaint is repeated.
@@ -49,6 +51,7 @@ impl Default for Timings {
             first_delay: Duration::from_millis(800),
             longest_delay: Duration::from_secs(30),
             forget: Duration::from_mins(2),
+            absence: Duration::from_secs(30),
             rarely: Duration::from_mins(5),
             complain: Duration::from_mins(5),
             refusal_lasts: Duration::from_hours(1),
@@ -119,6 +122,41 @@ impl Backoff {
     pub fn note(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.resumed = Some(now);
+    }
+}
+
+/// Answers that a collection does not exist, though it did before.
+#[derive(Clone, Copy, Debug)]
+pub struct Absence {
+    since: Instant,
+    answers: u32,
+}
+
+impl Absence {
+    /// So many answers at least: one may come from a proxy whose servers are all away.
+    const FEWEST_ANSWERS: u32 = 4;
+
+    /// The first such answer.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            answers: 1,
+        }
+    }
+
+    /// One more such answer.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self {
+            answers: self.answers.saturating_add(1),
+            ..self
+        }
+    }
+
+    /// Whether to believe it: it was said often enough and for long enough.
+    pub fn is_lasting(self, now: Instant, timings: &Timings) -> bool {
+        let lasted = now.saturating_duration_since(self.since);
+        self.answers >= Self::FEWEST_ANSWERS && lasted >= timings.absence
     }
 }
 
@@ -248,6 +286,19 @@ mod tests {
             seen.insert(delay);
         }
         assert!(seen.len() > 10, "{seen:?}");
+    }
+
+    #[test]
+    fn an_absence_is_believed_after_several_answers_over_half_a_minute() {
+        let (timings, start) = (Timings::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut absence = Absence::new(start);
+        assert!(!absence.is_lasting(after(60), &timings), "one answer");
+        for _ in 0..3 {
+            absence = absence.again();
+        }
+        assert!(!absence.is_lasting(after(29), &timings), "too soon");
+        assert!(absence.is_lasting(after(30), &timings));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! A reflector never fails. It tries again, later and later, and says why.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::client::Api;
 use super::failure::Failure;
 use super::frames::{self, Items, Lines};
 use super::intake::{Intake, ListMetadata, Shape, Told};
-use super::pace::{Backoff, Complaints, Random};
+use super::pace::{Absence, Backoff, Complaints, Random};
 use super::resource::{ENDPOINTS, Part, Resource, Selection, Version};
 
 /// So many events are delivered at once at most. The next ones wait in the network meanwhile.
@@ -33,6 +34,9 @@ const STEP: usize = 16 << 10;
 
 /// A server that asks for more patience than this is not taken at its word.
 const MOST_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How long to watch core Endpoints, in seconds: at its end we look for EndpointSlices again.
+const FALLBACK_WATCH: Range<u64> = 60..90;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +61,14 @@ pub struct Reflector<M> {
     streams: Capability,
     /// Selecting by fields that older servers do not know.
     optional_fields: Capability,
+    /// A stream broke off, so this one list is asked for in another way.
+    skip_stream: bool,
     /// Whether a list may come in pages.
     pages: bool,
+    /// The collection of this kind was listed by this process.
+    was_listed: bool,
+    /// And since then the server says that it does not exist.
+    absence: Option<Absence>,
     intake: Intake,
     backoff: Backoff,
     complaints: Complaints,
@@ -78,7 +88,10 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             version: Version::Any,
             streams: Capability::new(settings.streaming_lists),
             optional_fields: Capability::new(true),
+            skip_stream: false,
             pages: true,
+            was_listed: false,
+            absence: None,
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
             complaints: Complaints::default(),
@@ -99,7 +112,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn follow_forever(&mut self) {
         loop {
-            let streams = self.is_on(&self.streams);
+            let streams = !self.skip_stream && self.is_on(&self.streams);
             let result = match self.next {
                 Next::List if streams => self.stream().await,
                 Next::List => self.list().await,
@@ -263,6 +276,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         self.version = Version::At(version);
         self.next = Next::Watch;
         self.pages = true;
+        self.skip_stream = false;
+        if self.resource.name != ENDPOINTS.name {
+            self.was_listed = true;
+            self.absence = None;
+            self.told_missing = false;
+        }
         self.praise();
     }
 
@@ -294,8 +313,18 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             return true;
         }
         // Once a list is complete, a failure is one of the watch.
-        if self.next == Next::List && streams && failure.refuses_streaming() {
+        let within_stream = self.next == Next::List && streams;
+        if within_stream && failure.refuses_streaming() {
             self.refused_streams(failure);
+            return true;
+        }
+        if within_stream && failure.spoils_streaming() {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "A streamed list ended early; listing in pages this time"
+            );
+            self.skip_stream = true;
             return true;
         }
         false
@@ -347,10 +376,9 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     async fn recover(&mut self, failure: Failure) {
         let now = Instant::now();
         if failure.is_missing() {
-            if self.next == Next::List && self.make_do_without().await {
+            if self.next == Next::List && self.is_absent(now) && self.make_do_without().await {
                 return;
             }
-            // What was there a moment ago may only be hidden, by a proxy without servers behind it.
             self.next = Next::List;
         } else if failure.is_expired() && self.next == Next::Watch {
             // Happens to any watch that was away for too long, and is nobody's fault.
@@ -404,6 +432,19 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         sleep(delay).await;
     }
 
+    /// One more answer that the collection does not exist. Returns whether to believe it.
+    ///
+    /// What was there a moment ago may only be hidden, by a proxy without servers behind it or by
+    /// a server that is starting.
+    fn is_absent(&mut self, now: Instant) -> bool {
+        if !self.was_listed || self.resource.name == ENDPOINTS.name {
+            return true;
+        }
+        let absence = self.absence.map_or_else(|| Absence::new(now), Absence::again);
+        self.absence = Some(absence);
+        absence.is_lasting(now, &self.settings.timings)
+    }
+
     /// Goes on without a collection that the server does not have, if that is possible.
     async fn make_do_without(&mut self) -> bool {
         match self.kind {
@@ -426,7 +467,8 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 if !std::mem::replace(&mut self.told_missing, true) {
                     tracing::warn!(
                         resource = self.resource.name,
-                        "The API server does not offer this; using its older endpoints"
+                        "The API server does not offer EndpointSlices; using core Endpoints, \
+                         which name one address family and no topology hints"
                     );
                 }
                 self.look_elsewhere(&ENDPOINTS);
@@ -451,6 +493,10 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         let slices = Resource::of(self.kind);
         let patience = self.settings.timings.answer;
         if self.api.get(&slices.probe(), patience).await.is_ok() {
+            tracing::info!(
+                resource = slices.name,
+                "The API server offers EndpointSlices; using them instead of core Endpoints"
+            );
             self.look_elsewhere(slices);
         }
     }
@@ -463,6 +509,11 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     fn watch_seconds(&mut self) -> u64 {
-        self.random.within(&self.settings.timings.watch_seconds)
+        let seconds = if self.resource.name == ENDPOINTS.name {
+            &FALLBACK_WATCH
+        } else {
+            &self.settings.timings.watch_seconds
+        };
+        self.random.within(seconds)
     }
 }

@@ -42,6 +42,7 @@ fn quick() -> Timings {
         short: Duration::from_millis(1),
         first_delay: Duration::from_millis(1),
         longest_delay: Duration::from_millis(20),
+        absence: Duration::from_millis(30),
         rarely: Duration::from_millis(5),
         ..Timings::default()
     }

@@ -201,41 +201,61 @@ fn a_field_selector_refused_without_words_is_left_out_too() {
     });
 }
 
+/// Lists twice from a server whose first stream fails so. Returns how often a stream was tried.
+async fn streams_tried(fault: Option<Fault>) -> usize {
+    let server = Server::start().await;
+    server.put(SERVICES, service("a", 80));
+    let mut settings = settings();
+    if matches!(fault, Some(Fault::Silent)) {
+        settings.timings.answer = Duration::from_millis(50);
+    }
+    match fault {
+        None => server.refuse_streams(),
+        Some(fault) => server.fail(SERVICES, Ask::Stream, fault),
+    }
+    let mut consumer = Consumer::with(&api(&server), settings);
+    server.until_watched(SERVICES).await;
+    server.put(SERVICES, service("b", 80));
+    consumer.until_same(&server).await;
+    // The first list came in pages.
+    assert_eq!(
+        server.asks(SERVICES)[..3],
+        [Ask::Stream, Ask::List, Ask::Watch]
+    );
+    // A new list is needed.
+    server.compact();
+    server.cut();
+    consumer.until_told("listed Service", 2).await;
+    server.until_watched(SERVICES).await;
+    server.put(SERVICES, service("c", 80));
+    consumer.until_same(&server).await;
+    let asks = server.asks(SERVICES);
+    asks.iter().filter(|ask| **ask == Ask::Stream).count()
+}
+
 #[test]
-fn a_server_that_does_not_stream_is_asked_once() {
+fn a_server_that_refuses_to_stream_is_asked_once() {
     run(async {
-        // It may say so in an answer, in an event of any code, by ending too soon or not at all.
+        // It may say so in an answer or in an event.
         for fault in [
             None,
             Some(Fault::Status(400, "BadRequest")),
-            Some(Fault::ErrorEvent(500, "InternalError")),
             Some(Fault::ErrorEvent(422, "Invalid")),
-            Some(Fault::Empty),
-            Some(Fault::Silent),
         ] {
-            let server = Server::start().await;
-            server.put(SERVICES, service("a", 80));
-            match &fault {
-                None => server.refuse_streams(),
-                Some(fault) => server.fail(SERVICES, Ask::Stream, fault.clone()),
-            }
-            let mut settings = settings();
-            if matches!(fault, Some(Fault::Silent)) {
-                settings.timings.answer = Duration::from_millis(50);
-            }
-            let mut consumer = Consumer::with(&api(&server), settings);
-            server.until_watched(SERVICES).await;
-            server.put(SERVICES, service("b", 80));
-            consumer.until_same(&server).await;
-            // A new list is needed, and nothing is streamed any more.
-            server.compact();
-            server.cut();
-            server.until_asked(SERVICES, Ask::List, 2).await;
-            server.put(SERVICES, service("c", 80));
-            consumer.until_same(&server).await;
-            let asks = server.asks(SERVICES);
-            let streams = asks.iter().filter(|ask| **ask == Ask::Stream).count();
-            assert_eq!(streams, 1, "{fault:?}: {asks:?}");
+            assert_eq!(streams_tried(fault.clone()).await, 1, "{fault:?}");
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_ends_early_is_tried_again_with_the_next_list() {
+    run(async {
+        for fault in [
+            Fault::ErrorEvent(500, "InternalError"),
+            Fault::Empty,
+            Fault::Silent,
+        ] {
+            assert_eq!(streams_tried(Some(fault.clone())).await, 2, "{fault:?}");
         }
     });
 }
@@ -498,6 +518,72 @@ fn a_server_without_slices_is_asked_for_endpoints_until_it_has_them() {
         server.end_watches();
         consumer.until_same(&server).await;
         assert_eq!(addresses(&consumer.tracker), ["10.0.0.3"]);
+    });
+}
+
+#[test]
+fn a_single_404_for_slices_changes_nothing() {
+    run(async {
+        let log = Log::new();
+        let server = Server::start().await;
+        server.put(SERVICES, service("web", 80));
+        server.put(SLICES, slice("web-1", "web", "10.0.0.3"));
+        let mut settings = settings();
+        settings.timings.absence = LONG;
+        let mut consumer = Consumer::with(&api(&server), settings);
+        consumer.until_same(&server).await;
+        // The server hides them for a while: from a watch, then from lists.
+        for ask in [Ask::Watch, Ask::Stream, Ask::Stream, Ask::Stream] {
+            server.fail(SLICES, ask, Fault::Page(404, "404 page not found\n"));
+        }
+        server.cut();
+        consumer.until_told("listed EndpointSlice", 2).await;
+        assert_eq!(server.faults_left(), 0);
+        server.until_watched(SLICES).await;
+        server.put(SLICES, slice("web-2", "web", "10.0.0.4"));
+        consumer.until_same(&server).await;
+        assert!(server.seen(ENDPOINTS).is_empty());
+        let warnings = log.warnings("endpointslices");
+        assert!(warnings[0].contains("404"), "{warnings:?}");
+    });
+}
+
+#[test]
+fn slices_that_stay_missing_are_replaced_by_endpoints_and_used_again_later() {
+    run(async {
+        let server = Server::start().await;
+        server.put(SERVICES, service("web", 80));
+        server.put(SLICES, slice("web-1", "web", "10.0.0.3"));
+        server.put(
+            ENDPOINTS,
+            json!({
+                "metadata": {"namespace": "default", "name": "web"},
+                "subsets": [{"addresses": [{"ip": "10.0.0.1"}],
+                             "ports": [{"name": "http", "port": 8080}]}],
+            }),
+        );
+        let mut consumer = Consumer::of(&server);
+        consumer.until_same(&server).await;
+        server.do_not_offer(SLICES);
+        server.cut();
+        server.until_watched(ENDPOINTS).await;
+        // Asked several times before, and for a short watch afterwards.
+        let streams = |asks: Vec<Ask>| asks.iter().filter(|ask| **ask == Ask::Stream).count();
+        assert!(streams(server.asks(SLICES)) >= 5, "{:?}", server.asks(SLICES));
+        let seconds = server.seen(ENDPOINTS)[0].parameter("timeoutSeconds").unwrap();
+        assert!((60..90).contains(&seconds.parse().unwrap()), "{seconds}");
+        consumer.until_told("listed EndpointSlice", 2).await;
+        assert_eq!(consumer.count("put EndpointSlice default/web"), 1);
+        // A failure of the one does not bring back the doubt about the other.
+        let before = streams(server.asks(SLICES));
+        server.fail(ENDPOINTS, Ask::Watch, Fault::Status(500, "InternalError"));
+        server.end_watches();
+        server.until_asked(ENDPOINTS, Ask::Stream, 2).await;
+        server.until_watched(ENDPOINTS).await;
+        assert_eq!(streams(server.asks(SLICES)), before + 1);
+        server.offer(SLICES);
+        server.end_watches();
+        consumer.until_same(&server).await;
     });
 }
 
