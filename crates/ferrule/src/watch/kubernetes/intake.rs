@@ -26,6 +26,8 @@ pub enum Shape {
 pub enum Told {
     /// The history has come so far; empty if it was not said.
     Version(String),
+    /// The same, said at regular intervals and not by an object.
+    Bookmark(String),
     /// All objects of the list have been told, and the history has come so far.
     ListEnds(String),
 }
@@ -236,7 +238,7 @@ fn named(metadata: &api::Metadata) -> Result<(), Failure> {
 fn told_by(bookmark: Nameplate) -> Result<Told, Failure> {
     let metadata = bookmark.metadata;
     if metadata.annotations.initial_events_end.as_deref() != Some("true") {
-        return Ok(Told::Version(metadata.resource_version));
+        return Ok(Told::Bookmark(metadata.resource_version));
     }
     if metadata.resource_version.is_empty() {
         return Err(no_version());
@@ -319,9 +321,10 @@ mod tests {
             let line = format!(r#"{{"type":"{kind}","object":{}}}"#, service("a"));
             intake.line(line.as_bytes()).unwrap()
         };
-        for kind in ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"] {
+        for kind in ["ADDED", "MODIFIED", "DELETED"] {
             assert_eq!(told(kind), Told::Version("41".to_owned()));
         }
+        assert_eq!(told("BOOKMARK"), Told::Bookmark("41".to_owned()));
         assert_eq!(
             words(intake.take()),
             [
@@ -352,7 +355,7 @@ mod tests {
             services().line(line.as_bytes()).unwrap()
         };
         assert_eq!(told("true"), Told::ListEnds("9".to_owned()));
-        assert_eq!(told("false"), Told::Version("9".to_owned()));
+        assert_eq!(told("false"), Told::Bookmark("9".to_owned()));
     }
 
     #[test]

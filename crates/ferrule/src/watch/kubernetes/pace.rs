@@ -23,6 +23,11 @@ pub struct Timings {
     pub watch_seconds: Range<u64>,
     /// How much longer than that a watch may be silent.
     pub slack: Duration,
+    /// How long a watch may be silent that has sent a bookmark.
+    ///
+    /// Servers send one a minute, as long as there is anything newer than where the watch began;
+    /// so the first one proves that there will be more, and the end of a streamed list does not.
+    pub bookmarks: Duration,
     /// A watch that ends sooner than this, with nothing told, is a failure.
     pub short: Duration,
     /// The first delay after a failure; it doubles with each further one.
@@ -47,6 +52,7 @@ impl Default for Timings {
             answer: Duration::from_secs(75),
             watch_seconds: 300..600,
             slack: Duration::from_secs(30),
+            bookmarks: Duration::from_mins(3),
             short: Duration::from_secs(1),
             first_delay: Duration::from_millis(800),
             longest_delay: Duration::from_secs(30),

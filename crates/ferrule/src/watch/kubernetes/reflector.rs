@@ -173,13 +173,15 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     async fn follow(&mut self, body: &mut Body, seconds: u64) -> Result<u64, Failure> {
         let timings = &self.settings.timings;
         let silence = Duration::from_secs(seconds) + timings.slack;
-        let pause = timings.answer;
+        let (pause, bookmarks) = (timings.answer, timings.bookmarks);
         let mut lines = Lines::default();
         let mut count = 0;
+        let mut bookmarked = false;
         loop {
             // Bookmarks may be rare, but within a list there is always more to say.
             let patience = match self.next {
                 Next::List => pause,
+                Next::Watch if bookmarked => bookmarks.min(silence),
                 Next::Watch => silence,
             };
             let Some(piece) = frames::next(body, patience).await? else {
@@ -188,7 +190,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             lines.feed(&piece)?;
             while let Some(line) = lines.pop() {
                 count += 1;
-                self.take_in(&line)?;
+                bookmarked |= self.take_in(&line)?;
                 if self.intake.len() >= BATCH {
                     self.deliver().await;
                 }
@@ -207,17 +209,20 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         Ok(count)
     }
 
-    fn take_in(&mut self, line: &[u8]) -> Result<(), Failure> {
-        match self.intake.line(line)? {
+    /// Takes in one line of a watch. Returns whether it is a bookmark, of which more will come.
+    fn take_in(&mut self, line: &[u8]) -> Result<bool, Failure> {
+        let told = self.intake.line(line)?;
+        let is_bookmark = matches!(told, Told::Bookmark(_));
+        match told {
             Told::ListEnds(version) if self.next == Next::List => self.end_list(version),
-            Told::Version(version) | Told::ListEnds(version) => {
+            Told::Version(version) | Told::Bookmark(version) | Told::ListEnds(version) => {
                 // While a list is streamed, versions come in the order of names, not of time.
                 if self.next == Next::Watch && !version.is_empty() {
                     self.version = Version::At(version);
                 }
             }
         }
-        Ok(())
+        Ok(is_bookmark)
     }
 
     /// A list in pages, or in one piece.

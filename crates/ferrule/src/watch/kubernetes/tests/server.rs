@@ -249,6 +249,15 @@ impl Server {
         self.with(|state| state.watchers.clear());
     }
 
+    /// Keeps all watches open and never says anything more, as a proxy does whose server died.
+    pub fn freeze_watches(&self) {
+        self.with(|state| {
+            for (path, _) in &mut state.watchers {
+                path.clear();
+            }
+        });
+    }
+
     /// Breaks all connections.
     pub fn cut(&self) {
         self.with(|state| state.watchers.clear());

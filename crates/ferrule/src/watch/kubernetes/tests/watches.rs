@@ -2,7 +2,8 @@
 
 use std::{fs, thread};
 
-use super::server::{Ask, Fault, SERVICES, Server};
+use super::log::Log;
+use super::server::{Ask, Fault, SERVICES, SLICES, Server};
 use super::*;
 
 #[test]
@@ -133,6 +134,32 @@ fn a_watch_that_is_silent_for_too_long_is_given_up() {
         assert_eq!(server.faults_left(), 0);
         assert!(counts.get("watch of services ended false") >= 1);
         assert_eq!(consumer.count("listing Service"), 1);
+    });
+}
+
+#[test]
+fn silence_after_a_bookmark_means_a_dead_connection() {
+    run(async {
+        let log = Log::new();
+        let server = Server::start().await;
+        let mut settings = settings();
+        settings.timings.bookmarks = Duration::from_millis(50);
+        let mut consumer = Consumer::with(&api(&server), settings);
+        consumer.until_same(&server).await;
+        server.until_watched(SERVICES).await;
+        server.bookmark(SERVICES);
+        let known = server.version().to_string();
+        server.freeze_watches();
+        server.put(SERVICES, service("a", 80));
+        consumer.until_same(&server).await;
+        // It went on from the bookmark, and nothing was listed again.
+        let watch = server.until_asked(SERVICES, Ask::Watch, 1).await;
+        assert_eq!(watch.parameter("resourceVersion"), Some(known));
+        assert_eq!(consumer.count("listing Service"), 1);
+        assert_eq!(log.warnings("services").len(), 1);
+        // Without a bookmark nobody knows how long silence may last.
+        assert_eq!(server.asks(SLICES), [Ask::Stream]);
+        assert!(log.warnings("endpointslices").is_empty());
     });
 }
 
