@@ -15,6 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use tokio::time::{Instant, timeout};
+use tower::util::option_layer;
+use tower::{BoxError, ServiceExt as _};
 
 use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
@@ -219,7 +221,7 @@ impl Link {
         let host = config.cluster_url.authority().map(ToString::to_string);
         config.headers.push((USER_AGENT, user_agent()));
         Ok(Self {
-            client: client(config).map_err(AccessError::Client)?,
+            client: client(&config).map_err(AccessError::Client)?,
             token,
             host: host.unwrap_or_default(),
             made: Instant::now(),
@@ -228,17 +230,7 @@ impl Link {
 }
 
 /// The client library's client, on connections that notice when the other side vanishes.
-fn client(config: Config) -> Result<kube::Client, kube::Error> {
-    let user = &config.auth_info;
-    let library_adds_credentials =
-        user.password.is_some() || user.exec.is_some() || user.auth_provider.is_some();
-    if library_adds_credentials {
-        // Its layer for this fits on its own connections only, and they send no keep-alives. What
-        // then notices a dead watch is its own patience.
-        let mut config = config;
-        config.connect_timeout = Some(CONNECT);
-        return Ok(ClientBuilder::try_from(config)?.build());
-    }
+fn client(config: &Config) -> Result<kube::Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -250,8 +242,13 @@ fn client(config: Config) -> Result<kube::Client, kube::Error> {
     let connector = config.rustls_https_connector_with_connector(tcp)?;
     let http = HttpClient::builder(TokioExecutor::new())
         .http1_max_buf_size(READ_AHEAD)
-        .build::<_, Body>(connector);
+        .build::<_, Body>(connector)
+        // The layer that runs credential plugins has errors of this type, so what is below it must.
+        .map_err(BoxError::from);
+    // Basic authentication and plugins; tokens are ours.
+    let credentials = option_layer(config.auth_layer()?);
     Ok(ClientBuilder::new(http, &config.default_namespace)
+        .with_layer(&credentials)
         .with_layer(&config.extra_headers_layer()?)
         .with_layer(&config.base_uri_layer())
         .build())

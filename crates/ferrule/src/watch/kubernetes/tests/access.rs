@@ -41,6 +41,32 @@ fn open(path: &Path) -> Api {
     Api::open_in(nowhere(), access(path, ""), Arc::new(())).unwrap()
 }
 
+/// A user with a password.
+pub const BASIC: &str = "{username: me, password: secret}";
+
+/// A user whose token comes from [`write_plugin`].
+pub const PLUGIN: &str = "{exec: {apiVersion: client.authentication.k8s.io/v1, \
+                          command: ./plugin, interactiveMode: Never}}";
+
+/// Writes a credential plugin into a folder.
+pub fn write_plugin(folder: &Path) {
+    let plugin = folder.join("plugin");
+    fs::write(
+        &plugin,
+        "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\
+         \"kind\":\"ExecCredential\",\"status\":{\"token\":\"from-plugin\"}}'\n",
+    )
+    .unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The server as this user of a kubeconfig in this folder sees it.
+pub fn api_of(folder: &Path, server: &Server, user: &str) -> Api {
+    let path = folder.join("kubeconfig");
+    fs::write(&path, kubeconfig(&server.url(), user)).unwrap();
+    open(&path)
+}
+
 /// One request, as the server saw it.
 async fn ask(api: &Api, server: &Server) -> Seen {
     let before = server.seen(SERVICES).len();
@@ -229,26 +255,13 @@ fn tokens_passwords_and_plugins_are_used() {
     run(async {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
-        let plugin = folder.path().join("plugin");
-        fs::write(
-            &plugin,
-            "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\
-             \"kind\":\"ExecCredential\",\"status\":{\"token\":\"from-plugin\"}}'\n",
-        )
-        .unwrap();
-        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
-        let path = folder.path().join("kubeconfig");
+        write_plugin(folder.path());
         for (user, header) in [
             ("{token: inline}", "Bearer inline"),
-            ("{username: me, password: secret}", "Basic bWU6c2VjcmV0"),
-            (
-                "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, \
-                 interactiveMode: Never}}",
-                "Bearer from-plugin",
-            ),
+            (BASIC, "Basic bWU6c2VjcmV0"),
+            (PLUGIN, "Bearer from-plugin"),
         ] {
-            fs::write(&path, kubeconfig(&server.url(), user)).unwrap();
-            let seen = ask(&open(&path), &server).await;
+            let seen = ask(&api_of(folder.path(), &server, user), &server).await;
             assert_eq!(seen.header("authorization"), header);
             assert!(seen.header("user-agent").starts_with("kube-proxy/"));
         }

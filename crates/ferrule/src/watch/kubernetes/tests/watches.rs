@@ -263,18 +263,38 @@ fn is_kept_alive(port: u16) -> bool {
     })
 }
 
+/// Waits until connections to this port are probed.
+async fn until_kept_alive(port: u16) {
+    // Until what was sent is acknowledged, another timer runs.
+    let probed = timeout(LONG, async {
+        while !is_kept_alive(port) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    probed.await.expect("the connection is probed");
+}
+
 #[test]
 fn a_dead_connection_would_be_noticed_by_probes() {
     run(async {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
         consumer.until_same(&server).await;
-        // Until what was sent is acknowledged, another timer runs.
-        let probed = timeout(LONG, async {
-            while !is_kept_alive(server.address.port()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        });
-        probed.await.expect("the connection is probed");
+        until_kept_alive(server.address.port()).await;
+    });
+}
+
+#[test]
+fn connections_of_users_with_passwords_and_plugins_are_probed_too() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        access::write_plugin(folder.path());
+        for user in [access::BASIC, access::PLUGIN] {
+            let server = Server::start().await;
+            let api = access::api_of(folder.path(), &server, user);
+            let mut consumer = Consumer::with(&api, settings());
+            consumer.until_same(&server).await;
+            until_kept_alive(server.address.port()).await;
+        }
     });
 }
