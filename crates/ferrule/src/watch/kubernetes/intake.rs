@@ -63,6 +63,35 @@ struct Nameplate {
     metadata: api::Metadata,
 }
 
+/// Who an object is, when even the rest of its metadata makes no sense.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    metadata: Names,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Names {
+    name: String,
+    namespace: String,
+    resource_version: String,
+}
+
+impl Identity {
+    /// The names as metadata, if there are any.
+    fn named(self) -> Result<api::Metadata, Failure> {
+        let metadata = api::Metadata {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            resource_version: self.metadata.resource_version,
+            ..api::Metadata::default()
+        };
+        named(&metadata)?;
+        Ok(metadata)
+    }
+}
+
 /// `metadata` of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -102,12 +131,16 @@ impl Intake {
     /// A full list begins, of objects in this shape.
     pub fn begin_list(&mut self, shape: Shape) {
         self.shape = shape;
-        self.parts = Parts::default();
+        match shape {
+            Shape::Own => self.parts = Parts::default(),
+            Shape::Endpoints => self.parts.begin_list(),
+        }
         self.events.push(Event::Listing(self.kind));
     }
 
     /// The full list is complete.
     pub fn end_list(&mut self) {
+        self.parts.end_list();
         self.events.push(Event::Listed(self.kind));
     }
 
@@ -170,24 +203,23 @@ impl Intake {
                 object.put(self);
             }
             Err(error) => {
-                let plate: Nameplate = decode(text)?;
-                named(&plate.metadata)?;
-                self.undecodable(&plate.metadata, &error);
+                let metadata = decode::<Identity>(text)?.named()?;
+                self.undecodable(&metadata, &error);
             }
         }
         Ok(())
     }
 
-    /// A line of which perhaps only the object makes no sense: it alone is left out then.
+    /// A line of which perhaps only the object makes no sense: it harms only itself then.
     fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Told, Failure> {
-        match serde_json::from_slice(text) {
-            Ok(Line::Put(Nameplate { metadata })) => {
-                named(&metadata)?;
+        match serde_json::from_slice::<Line<Identity>>(text) {
+            Ok(Line::Put(object)) => {
+                let metadata = object.named()?;
                 self.undecodable(&metadata, &error);
                 Ok(Told::Version(metadata.resource_version))
             }
-            Ok(Line::Gone(Nameplate { metadata })) => {
-                named(&metadata)?;
+            Ok(Line::Gone(object)) => {
+                let metadata = object.named()?;
                 self.gone(&metadata);
                 Ok(Told::Version(metadata.resource_version))
             }
@@ -208,18 +240,25 @@ impl Intake {
         }
     }
 
+    /// The object exists, so what was known of it stays until it can be read again or is deleted.
     fn undecodable(&mut self, metadata: &api::Metadata, error: &serde_json::Error) {
         let key = convert::key(self.kind, metadata);
+        let message = format!(
+            "the object cannot be decoded ({error}); its last valid state, if there is one, stays \
+             in use"
+        );
         let issue = Issue {
             object: key.clone(),
             field: "metadata.name".to_owned(),
-            message: format!("the object cannot be decoded ({error}); it is left out"),
+            message,
             severity: Severity::Warning,
         };
-        let first = self.events.len();
-        self.gone(metadata);
-        if let Some(Event::Gone { issues, .. }) = self.events.get_mut(first) {
-            issues.push(issue);
+        self.events.push(Event::Undecodable {
+            key,
+            issues: vec![issue],
+        });
+        if self.shape == Shape::Endpoints {
+            self.parts.keep(metadata, &mut self.events);
         }
     }
 }
@@ -291,6 +330,8 @@ impl Arrived for Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use ferrule_core::track::Tracker;
+
     use super::*;
 
     fn services() -> Intake {
@@ -306,8 +347,8 @@ mod tests {
     fn words(events: Vec<Event>) -> Vec<String> {
         let word = |event| match event {
             Event::Put { object, .. } => format!("put {}", object.key()),
-            Event::Gone { key, issues } if issues.is_empty() => format!("gone {key}"),
-            Event::Gone { key, issues } => format!("gone {key}, {}", issues[0].message),
+            Event::Gone { key, .. } => format!("gone {key}"),
+            Event::Undecodable { key, issues } => format!("kept {key}, {}", issues[0].message),
             Event::Listing(kind) => format!("listing {}", kind.as_str()),
             Event::Listed(kind) => format!("listed {}", kind.as_str()),
         };
@@ -367,16 +408,57 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_makes_no_sense_is_left_out_alone() {
+    fn an_object_that_makes_no_sense_is_kept_as_it_was_until_it_is_deleted() {
         let mut intake = services();
-        let bad = br#"{"type":"MODIFIED","object":{"metadata":{"namespace":"default","name":"b","resourceVersion":"7"},"spec":"?"}}"#;
-        assert_eq!(intake.line(bad).unwrap(), Told::Version("7".to_owned()));
-        intake
-            .item(br#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#)
-            .unwrap();
+        let bad = |kind: &str| {
+            format!(
+                r#"{{"type":"{kind}","object":{{"metadata":{{"namespace":"default","name":"b","resourceVersion":"7"}},"spec":"?"}}}}"#
+            )
+        };
+        for kind in ["MODIFIED", "DELETED"] {
+            let told = intake.line(bad(kind).as_bytes()).unwrap();
+            assert_eq!(told, Told::Version("7".to_owned()));
+        }
+        for item in [
+            r#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#,
+            // Even where the metadata makes no sense, as long as there is a name.
+            r#"{"metadata":{"namespace":"default","name":"c","labels":7}}"#,
+        ] {
+            intake.item(item.as_bytes()).unwrap();
+        }
         let words = words(intake.take());
-        assert!(words[0].starts_with("gone Service default/b, the object cannot be decoded"));
-        assert!(words[1].starts_with("gone Service default/c, the object cannot be decoded"));
+        assert!(words[0].starts_with("kept Service default/b, the object cannot be decoded"));
+        assert_eq!(words[1], "gone Service default/b");
+        assert!(words[2].starts_with("kept Service default/c, the object cannot be decoded"));
+        assert!(words[3].starts_with("kept Service default/c, the object cannot be decoded"));
+    }
+
+    #[test]
+    fn all_slices_of_undecodable_endpoints_are_kept() {
+        let mut intake = Intake::new(Kind::EndpointSlice, "here");
+        let mut tracker = Tracker::new(std::time::SystemTime::UNIX_EPOCH);
+        let good = r#"{"metadata":{"namespace":"default","name":"web"},"subsets":[{"addresses":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}],"ports":[{"port":8080}]}]}"#;
+        let bad = r#"{"metadata":{"namespace":"default","name":"web"},"subsets":7}"#;
+        let gone = format!(r#"{{"type":"DELETED","object":{bad}}}"#);
+        // The first list that tries to replace the good one breaks off.
+        for item in [good, bad, bad] {
+            intake.begin_list(Shape::Endpoints);
+            intake.item(item.as_bytes()).unwrap();
+        }
+        intake.end_list();
+        let slices = |tracker: &Tracker| {
+            let web = ferrule_core::model::ServiceKey::new("default", "web");
+            tracker.entry(&web).map_or(0, |entry| entry.slices.len())
+        };
+        for event in intake.take() {
+            tracker.on(event);
+        }
+        assert_eq!((slices(&tracker), tracker.issues().count()), (2, 1));
+        intake.line(gone.as_bytes()).unwrap();
+        for event in intake.take() {
+            tracker.on(event);
+        }
+        assert_eq!((slices(&tracker), tracker.issues().count()), (0, 0));
     }
 
     #[test]

@@ -445,7 +445,9 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         if !self.was_listed || self.resource.name == ENDPOINTS.name {
             return true;
         }
-        let absence = self.absence.map_or_else(|| Absence::new(now), Absence::again);
+        let absence = self
+            .absence
+            .map_or_else(|| Absence::new(now), Absence::again);
         self.absence = Some(absence);
         absence.is_lasting(now, &self.settings.timings)
     }

@@ -187,6 +187,7 @@ fn word(event: &Event) -> String {
     match event {
         Event::Put { object, .. } => format!("put {}", object.key()),
         Event::Gone { key, .. } => format!("gone {key}"),
+        Event::Undecodable { key, .. } => format!("kept {key}"),
         Event::Listing(kind) => format!("listing {}", kind.as_str()),
         Event::Listed(kind) => format!("listed {}", kind.as_str()),
     }
