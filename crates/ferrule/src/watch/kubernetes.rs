@@ -25,9 +25,11 @@ mod failure;
 mod frames;
 mod intake;
 mod pace;
+mod proxy;
 mod recorder;
 mod reflector;
 mod resource;
+mod route;
 #[cfg(test)]
 pub mod tests;
 

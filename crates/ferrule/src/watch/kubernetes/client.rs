@@ -7,10 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, RETRY_AFTER, USER_AGENT,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
@@ -20,20 +21,11 @@ use tower::{BoxError, ServiceExt as _};
 
 use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
-use super::frames;
+use super::proxy::Proxy;
+use super::{frames, route};
 
 /// The release of kube-proxy we stand in for.
 const REFERENCE: &str = "v1.36.4";
-
-/// Until a TCP connection must stand.
-const CONNECT: Duration = Duration::from_secs(10);
-
-// Together: a peer that vanished without a word is noticed after a minute, on an idle connection
-// by probes and on a busy one by what it does not acknowledge.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
-const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
 /// So much of an answer waits at most on a connection to be taken in, each time the watch rests.
 /// Each watch has one.
@@ -111,7 +103,9 @@ impl Api {
         access: Access,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, AccessError> {
-        let link = Link::make(access.read(&pod)?)?;
+        let recipe = access.read(&pod)?;
+        log_proxy(&recipe);
+        let link = Link::make(recipe)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 access,
@@ -217,11 +211,16 @@ impl Api {
 
 impl Link {
     fn make(recipe: Recipe) -> Result<Self, AccessError> {
-        let Recipe { mut config, token } = recipe;
+        let Recipe {
+            mut config,
+            token,
+            proxy,
+            ignored: _,
+        } = recipe;
         let host = config.cluster_url.authority().map(ToString::to_string);
         config.headers.push((USER_AGENT, user_agent()));
         Ok(Self {
-            client: client(&config).map_err(AccessError::Client)?,
+            client: client(config, proxy.as_ref()).map_err(AccessError::Client)?,
             token,
             host: host.unwrap_or_default(),
             made: Instant::now(),
@@ -229,17 +228,32 @@ impl Link {
     }
 }
 
-/// The client library's client, on connections that notice when the other side vanishes.
-fn client(config: &Config) -> Result<kube::Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
-    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_EVERY));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    let connector = config.rustls_https_connector_with_connector(tcp)?;
+/// Says once how the API server is reached, if not directly.
+fn log_proxy(recipe: &Recipe) {
+    let server = recipe.config.cluster_url.to_string();
+    if let Some(proxy) = &recipe.proxy {
+        tracing::info!(server, %proxy, "Using a proxy for the API server");
+    }
+    if let Some((variable, error)) = &recipe.ignored {
+        tracing::warn!(
+            variable,
+            error = error as &dyn std::error::Error,
+            server,
+            "The environment names no usable proxy; connecting directly"
+        );
+    }
+}
+
+/// The client library's client, on our own connections.
+fn client(mut config: Config, proxy: Option<&Proxy>) -> Result<kube::Client, kube::Error> {
+    if let Some(proxy) = proxy
+        && route::is_forwarding(&config, proxy)
+        && let Some(header) = &proxy.basic
+    {
+        config.headers.push((PROXY_AUTHORIZATION, header.clone()));
+    }
+    let route = route::connector(&config, proxy)?;
+    let connector = config.rustls_https_connector_with_connector(route)?;
     let http = HttpClient::builder(TokioExecutor::new())
         .http1_max_buf_size(READ_AHEAD)
         .build::<_, Body>(connector)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::resource::Resource;
+use super::route::ProxyFailure;
 
 /// Why a request or a watch did not go well.
 #[derive(Debug, thiserror::Error)]
@@ -291,6 +292,11 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
     let mut text = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
+        if let Some(ProxyFailure { proxy, .. }) = error.downcast_ref() {
+            return Some(format!(
+                "check the proxy {proxy} and whether it may reach {host}, or add {host} to NO_PROXY"
+            ));
+        }
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::ConnectionRefused) => {
                 return Some(format!(

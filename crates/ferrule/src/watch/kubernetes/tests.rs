@@ -22,6 +22,7 @@ mod big;
 mod law;
 mod lists;
 pub mod log;
+mod proxies;
 mod recorder;
 mod server;
 mod watches;

@@ -13,7 +13,7 @@ pub fn nowhere() -> Pod {
     Pod::default()
 }
 
-fn kubeconfig(server: &str, user: &str) -> String {
+pub fn kubeconfig(server: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
@@ -97,6 +97,7 @@ fn core_034_without_kubeconfig_and_master_the_pods_account_is_used() {
         host: host.to_owned(),
         port: port.to_owned(),
         account: account.path().to_owned(),
+        ..Pod::default()
     };
     for (host, url) in [
         ("172.30.0.1", "https://172.30.0.1:443/"),
@@ -168,8 +169,16 @@ fn what_is_wrong_with_a_kubeconfig_is_told() {
     assert!(wrong("a: [").contains("not a usable kubeconfig"));
     assert!(wrong("apiVersion: v1\nkind: Config\n").contains("current context"));
     let proxied = kubeconfig("https://10.0.0.1", "{}")
-        .replace("server:", "proxy-url: \"http://10.0.0.9:3128\", server:");
-    assert!(wrong(&proxied).ends_with("proxy-url is not supported"));
+        .replace("server:", "proxy-url: \"ftp://me:secret@10.0.0.9\", server:");
+    let message = wrong(&proxied);
+    assert!(
+        message.ends_with(
+            ": invalid 'proxy-url' for cluster \"k\": unsupported scheme \"ftp\", must be http, \
+             https, or socks5"
+        ),
+        "{message}"
+    );
+    assert!(!message.contains("secret"), "{message}");
     assert!(wrong(&kubeconfig("https://", "{}")).starts_with("\"https://\" is not the address"));
     let tokenless = kubeconfig("https://10.0.0.1", "{tokenFile: /nowhere/token}");
     assert_eq!(
