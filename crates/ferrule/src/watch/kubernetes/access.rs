@@ -134,7 +134,7 @@ impl Pod {
     }
 }
 
-/// Who we are, told with every request.
+/// Who we are, sent with every request.
 #[derive(Debug)]
 pub enum Token {
     /// As the kubeconfig has it.

@@ -37,7 +37,7 @@ const RENEW_EVERY: Duration = Duration::from_mins(1);
 /// Of a refusal, so much is read.
 const MOST_REFUSAL: usize = 64 << 10;
 
-/// Hears what happens between us and the API server; metrics are made of it.
+/// Observes what happens between us and the API server; metrics are made of it.
 ///
 /// Called on the async side, so implementations only count.
 pub trait Observer: Send + Sync {
@@ -126,8 +126,8 @@ impl Api {
     }
 
     /// The body of the answer to a GET, once it begins.
-    pub(super) async fn get(&self, path: &str, patience: Duration) -> Result<Body, Failure> {
-        let response = self.send(Method::GET, path, Vec::new(), patience).await?;
+    pub(super) async fn get(&self, path: &str, limit: Duration) -> Result<Body, Failure> {
+        let response = self.send(Method::GET, path, Vec::new(), limit).await?;
         Ok(response.into_body())
     }
 
@@ -136,9 +136,9 @@ impl Api {
         &self,
         path: &str,
         json: Vec<u8>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<(), Failure> {
-        self.send(Method::POST, path, json, patience).await?;
+        self.send(Method::POST, path, json, limit).await?;
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Vec<u8>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Response<Body>, Failure> {
         let (client, token) = self.with_link(|link| {
             let token = link.token.as_mut().and_then(Token::header);
@@ -156,20 +156,20 @@ impl Api {
         let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
         let request = request(&method, path, token, body).map_err(unsendable)?;
         let began = Instant::now();
-        let answer = timeout(patience, client.send(request)).await;
+        let answer = timeout(limit, client.send(request)).await;
         let code = match &answer {
             Ok(Ok(response)) => Some(response.status().as_u16()),
             _ => None,
         };
         self.observer().answered(&method, code, began.elapsed());
         let response = answer
-            .map_err(|_| Failure::NoAnswer(patience))?
+            .map_err(|_| Failure::NoAnswer(limit))?
             .map_err(Failure::unreachable)?;
         if response.status().is_success() {
             return Ok(response);
         }
         Err(Failure::Refused {
-            refusal: refusal(response, patience).await,
+            refusal: refusal(response, limit).await,
             inside: false,
         })
     }
@@ -195,7 +195,7 @@ impl Api {
             Ok(Ok(link)) => self.with_link(|old| *old = link),
             Ok(Err(error)) => tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "The API client's configuration cannot be read again; the old one stays in use"
+                "Reloading the API client configuration failed; keeping the previous one"
             ),
             // The runtime is going down.
             Err(_) => {}
@@ -287,14 +287,14 @@ fn request(
     builder.body(Body::from(body))
 }
 
-/// Why the server said no, as far as it can be read in time.
-async fn refusal(response: Response<Body>, patience: Duration) -> Refusal {
+/// Why the server refused, as far as it can be read in time.
+async fn refusal(response: Response<Body>, limit: Duration) -> Refusal {
     let code = response.status().as_u16();
     let retry_after = retry_after(response.headers());
     let mut body = response.into_body();
     let mut text = Vec::new();
     while text.len() < MOST_REFUSAL
-        && let Ok(Some(piece)) = frames::next(&mut body, patience).await
+        && let Ok(Some(piece)) = frames::next(&mut body, limit).await
     {
         text.extend_from_slice(&piece);
     }

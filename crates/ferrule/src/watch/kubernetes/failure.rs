@@ -1,7 +1,6 @@
 //! What can go wrong between us and the API server, and what helps.
 //!
-//! A failure never ends a watch for good; it decides what is tried next and what the operator is
-//! told.
+//! A failure never ends a watch for good; it decides what is tried next and what is logged.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -25,8 +24,8 @@ pub enum Failure {
     /// An answer began and broke off.
     #[error("the connection to the API server broke")]
     Broken(#[source] Cause),
-    /// Nothing was heard for longer than the server may be silent.
-    #[error("nothing was heard for {0:?}; the connection is taken for dead")]
+    /// Nothing was received for longer than the server may be silent.
+    #[error("nothing was received for {0:?}; the connection is considered dead")]
     Silent(Duration),
     /// The answer ended in good order, but in the middle.
     #[error("the answer ended before it was complete")]
@@ -34,15 +33,15 @@ pub enum Failure {
     /// A watch ended as soon as it had begun.
     #[error("the watch ended as soon as it had begun")]
     Short,
-    /// The server said no.
+    /// The server refused.
     #[error("{}", describe(refusal))]
     Refused {
         refusal: Refusal,
         /// As an event inside an answer that had begun well.
         inside: bool,
     },
-    /// The answer is not what an API server says.
-    #[error("the answer is not what an API server says: {what}")]
+    /// The answer is not one of an API server.
+    #[error("the answer is not one of an API server: {what}")]
     Garbled {
         what: &'static str,
         #[source]
@@ -121,7 +120,7 @@ fn first_line(body: &[u8]) -> String {
 }
 
 fn describe(refusal: &Refusal) -> String {
-    let mut text = format!("the API server said {}", refusal.code);
+    let mut text = format!("the API server answered {}", refusal.code);
     if !refusal.reason.is_empty() {
         _ = write!(text, " {}", refusal.reason);
     }
@@ -322,15 +321,15 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
     let advice = [
         (
             "CertificateExpired",
-            "the API server says our client certificate has expired: renew it",
+            "the API server reports that the client certificate has expired: renew it",
         ),
         (
             "CertificateRequired",
-            "the API server wants a client certificate: name one in the kubeconfig",
+            "the API server requires a client certificate: name one in the kubeconfig",
         ),
         (
             "received fatal alert",
-            "the API server does not accept our client certificate: check who signed it",
+            "the API server does not accept the client certificate: check who signed it",
         ),
         (
             "invalid peer certificate: Expired",
@@ -360,8 +359,8 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
         ),
         (
             "failed to lookup address",
-            "the name cannot be resolved on this node; cluster DNS does not work without us, so \
-             use an address or a name the node itself knows",
+            "the name cannot be resolved on this node; cluster DNS does not work before this \
+             proxy does, so use an address or a name the node itself knows",
         ),
         (
             "auth exec",
@@ -461,7 +460,7 @@ mod tests {
         let failure = refused(403, body);
         assert_eq!(
             failure.whole(),
-            "the API server said 403 Forbidden: endpointslices.discovery.k8s.io is forbidden: \
+            "the API server answered 403 Forbidden: endpointslices.discovery.k8s.io is forbidden: \
              User \"u\" cannot list …"
         );
         assert_eq!(
@@ -478,7 +477,7 @@ mod tests {
         let page = format!("<html>{}\nmore", "x".repeat(1000));
         let failure = refused(502, &page);
         let text = failure.whole();
-        assert!(text.starts_with("the API server said 502: <html>xxx"));
+        assert!(text.starts_with("the API server answered 502: <html>xxx"));
         assert!(text.len() < 250 && !text.contains('\n'));
         assert_eq!(failure.advice(&SERVICES, "h"), None);
         assert!(failure.is_passing() && !refused(403, "").is_passing());

@@ -21,14 +21,14 @@ pub enum Shape {
     Endpoints,
 }
 
-/// What a line of a watch said besides its objects.
+/// What a line of a watch says besides its objects.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told {
-    /// The history has come so far; empty if it was not said.
+pub enum Progress {
+    /// The history has come so far; empty if the line does not say.
     Version(String),
     /// The same, said at regular intervals and not by an object.
     Bookmark(String),
-    /// All objects of the list have been told, and the history has come so far.
+    /// The list is complete, and the history has come so far.
     ListEnds(String),
 }
 
@@ -155,7 +155,7 @@ impl Intake {
     }
 
     /// Takes in one line of a watch.
-    pub fn line(&mut self, text: &[u8]) -> Result<Told, Failure> {
+    pub fn line(&mut self, text: &[u8]) -> Result<Progress, Failure> {
         match self.shape {
             Shape::Own => self.line_of::<api::Object>(text),
             Shape::Endpoints => self.line_of::<Endpoints>(text),
@@ -170,7 +170,7 @@ impl Intake {
         }
     }
 
-    fn line_of<T: Arrived>(&mut self, text: &[u8]) -> Result<Told, Failure> {
+    fn line_of<T: Arrived>(&mut self, text: &[u8]) -> Result<Progress, Failure> {
         let line: Line<T> = match serde_json::from_slice(text) {
             Ok(line) => line,
             Err(error) => return self.poor_line(text, error),
@@ -180,15 +180,15 @@ impl Intake {
                 named(object.metadata())?;
                 let version = std::mem::take(&mut object.metadata().resource_version);
                 object.put(self);
-                Ok(Told::Version(version))
+                Ok(Progress::Version(version))
             }
             Line::Gone(mut object) => {
                 let metadata = std::mem::take(object.metadata());
                 named(&metadata)?;
                 self.gone(&metadata);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
-            Line::Bookmark(bookmark) => told_by(bookmark),
+            Line::Bookmark(bookmark) => progress_of(bookmark),
             Line::Error(refusal) => Err(Failure::Refused {
                 refusal,
                 inside: true,
@@ -211,17 +211,17 @@ impl Intake {
     }
 
     /// A line of which perhaps only the object makes no sense: it harms only itself then.
-    fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Told, Failure> {
+    fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Progress, Failure> {
         match serde_json::from_slice::<Line<Identity>>(text) {
             Ok(Line::Put(object)) => {
                 let metadata = object.named()?;
                 self.undecodable(&metadata, &error);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
             Ok(Line::Gone(object)) => {
                 let metadata = object.named()?;
                 self.gone(&metadata);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
             _ => Err(Failure::Garbled {
                 what: "an event of a watch cannot be decoded",
@@ -274,15 +274,15 @@ fn named(metadata: &api::Metadata) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told_by(bookmark: Nameplate) -> Result<Told, Failure> {
+fn progress_of(bookmark: Nameplate) -> Result<Progress, Failure> {
     let metadata = bookmark.metadata;
     if metadata.annotations.initial_events_end.as_deref() != Some("true") {
-        return Ok(Told::Bookmark(metadata.resource_version));
+        return Ok(Progress::Bookmark(metadata.resource_version));
     }
     if metadata.resource_version.is_empty() {
         return Err(no_version());
     }
-    Ok(Told::ListEnds(metadata.resource_version))
+    Ok(Progress::ListEnds(metadata.resource_version))
 }
 
 fn no_version() -> Failure {
@@ -358,14 +358,14 @@ mod tests {
     #[test]
     fn lines_of_a_watch_become_events_and_a_version() {
         let mut intake = services();
-        let mut told = |kind: &str| {
+        let mut progress = |kind: &str| {
             let line = format!(r#"{{"type":"{kind}","object":{}}}"#, service("a"));
             intake.line(line.as_bytes()).unwrap()
         };
         for kind in ["ADDED", "MODIFIED", "DELETED"] {
-            assert_eq!(told(kind), Told::Version("41".to_owned()));
+            assert_eq!(progress(kind), Progress::Version("41".to_owned()));
         }
-        assert_eq!(told("BOOKMARK"), Told::Bookmark("41".to_owned()));
+        assert_eq!(progress("BOOKMARK"), Progress::Bookmark("41".to_owned()));
         assert_eq!(
             words(intake.take()),
             [
@@ -382,21 +382,21 @@ mod tests {
         let line = format!(r#"{{"object":{},"type":"ADDED"}}"#, service("a"));
         assert_eq!(
             intake.line(line.as_bytes()).unwrap(),
-            Told::Version("41".to_owned())
+            Progress::Version("41".to_owned())
         );
         assert_eq!(words(intake.take()), ["put Service default/a"]);
     }
 
     #[test]
-    fn the_bookmark_at_the_end_of_a_list_is_told_from_others() {
-        let told = |value: &str| {
+    fn the_bookmark_at_the_end_of_a_list_differs_from_others() {
+        let progress = |value: &str| {
             let line = format!(
                 r#"{{"type":"BOOKMARK","object":{{"kind":"Service","apiVersion":"v1","metadata":{{"resourceVersion":"9","creationTimestamp":null,"annotations":{{"k8s.io/initial-events-end":"{value}"}}}},"spec":{{}},"status":{{"loadBalancer":{{}}}}}}}}"#
             );
             services().line(line.as_bytes()).unwrap()
         };
-        assert_eq!(told("true"), Told::ListEnds("9".to_owned()));
-        assert_eq!(told("false"), Told::Bookmark("9".to_owned()));
+        assert_eq!(progress("true"), Progress::ListEnds("9".to_owned()));
+        assert_eq!(progress("false"), Progress::Bookmark("9".to_owned()));
     }
 
     #[test]
@@ -416,8 +416,8 @@ mod tests {
             )
         };
         for kind in ["MODIFIED", "DELETED"] {
-            let told = intake.line(bad(kind).as_bytes()).unwrap();
-            assert_eq!(told, Told::Version("7".to_owned()));
+            let progress = intake.line(bad(kind).as_bytes()).unwrap();
+            assert_eq!(progress, Progress::Version("7".to_owned()));
         }
         for item in [
             r#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#,

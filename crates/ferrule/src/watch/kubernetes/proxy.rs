@@ -85,13 +85,22 @@ impl Variables {
         if text.is_empty() || is_direct(&self.no_proxy, host, port) {
             return Ok(None);
         }
-        let text = match text.contains("://") {
-            true => text.to_owned(),
-            false => format!("http://{text}"),
-        };
+        let text = completed(text).map_err(|error| (origin, error))?;
         let proxy = Proxy::parse(&text, origin).map_err(|error| (origin, error))?;
         Ok(Some(proxy))
     }
+}
+
+/// The address with a scheme, which is `http` where there is none.
+fn completed(text: &str) -> Result<String, ProxyError> {
+    if text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    // Most likely a scheme with a typo, which must not be taken for the host.
+    if text.trim_end_matches('/').contains('/') {
+        return Err(ProxyError::Unparsable);
+    }
+    Ok(format!("http://{text}"))
 }
 
 impl Proxy {
@@ -156,7 +165,10 @@ fn covers(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
         return ip == Some(address);
     }
-    let name = name.strip_prefix("*").filter(|rest| rest.starts_with('.')).unwrap_or(name);
+    let name = name
+        .strip_prefix("*")
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(name);
     match host.strip_suffix(name) {
         // With a dot in front only what is below the name is meant, without one the name too.
         Some("") => !name.starts_with('.'),
@@ -237,14 +249,26 @@ mod tests {
                 &["https://172.30.0.1:443"],
                 &["https://172.30.0.10", "https://172.30.0.1.example"],
             ),
-            ("172.30.0.1:443", &["https://172.30.0.1"], &["https://172.30.0.1:6443"]),
+            (
+                "172.30.0.1:443",
+                &["https://172.30.0.1"],
+                &["https://172.30.0.1:6443"],
+            ),
             (
                 "172.30.0.0/16",
                 &["https://172.30.7.8:6443"],
                 &["https://172.31.0.1", "https://a.example"],
             ),
-            ("fd00::/8", &["https://[fd00::1]:6443"], &["https://[2001:db8::1]"]),
-            ("fd00::1", &["https://[fd00::1]:6443"], &["https://[fd00::2]"]),
+            (
+                "fd00::/8",
+                &["https://[fd00::1]:6443"],
+                &["https://[2001:db8::1]"],
+            ),
+            (
+                "fd00::1",
+                &["https://[fd00::1]:6443"],
+                &["https://[fd00::2]"],
+            ),
             (
                 "[fd00::1]:6443",
                 &["https://[fd00::1]:6443"],
@@ -252,7 +276,11 @@ mod tests {
             ),
             (
                 "a.example",
-                &["https://a.example", "https://b.a.example", "https://A.Example"],
+                &[
+                    "https://a.example",
+                    "https://b.a.example",
+                    "https://A.Example",
+                ],
                 &["https://ba.example", "https://example"],
             ),
             (
@@ -260,13 +288,21 @@ mod tests {
                 &["https://b.a.example:6443"],
                 &["https://a.example", "https://ba.example"],
             ),
-            ("*.a.example", &["https://b.a.example"], &["https://a.example"]),
+            (
+                "*.a.example",
+                &["https://b.a.example"],
+                &["https://a.example"],
+            ),
             (
                 "a.example:6443",
                 &["https://a.example:6443", "https://b.a.example:6443"],
                 &["https://a.example"],
             ),
-            ("x, , a.example ,y", &["https://a.example"], &["https://b.example"]),
+            (
+                "x, , a.example ,y",
+                &["https://a.example"],
+                &["https://b.example"],
+            ),
             (":6443", &[], &["https://a.example:6443"]),
         ] {
             for target in yes {

@@ -5,7 +5,7 @@
 //! known: the tracker at the other end is the store, and finds out by itself what a repeated list
 //! changes.
 //!
-//! A reflector never fails. It tries again, later and later, and says why.
+//! A reflector never fails. It tries again, later and later, and logs why.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use super::capability::Capability;
 use super::client::Api;
 use super::failure::Failure;
 use super::frames::{self, Items, Lines};
-use super::intake::{Intake, ListMetadata, Shape, Told};
-use super::pace::{Absence, Backoff, Complaints, Random};
+use super::intake::{Intake, ListMetadata, Progress, Shape};
+use super::pace::{Absence, Backoff, LogThrottle, Random};
 use super::resource::{ENDPOINTS, Part, Resource, Selection, Version};
 
 /// So many events are delivered at once at most. The next ones wait in the network meanwhile.
@@ -32,10 +32,10 @@ const BATCH: usize = 256;
 /// So many bytes of a list are taken in before the batch is looked at.
 const STEP: usize = 16 << 10;
 
-/// A server that asks for more patience than this is not taken at its word.
-const MOST_PATIENCE: Duration = Duration::from_mins(1);
+/// A server that asks to be left alone for longer than this is asked again sooner.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// How long to watch core Endpoints, in seconds: at its end we look for EndpointSlices again.
+/// How long to watch core Endpoints, in seconds: at its end we ask for EndpointSlices again.
 const FALLBACK_WATCH: Range<u64> = 60..90;
 
 /// What to do next.
@@ -71,9 +71,9 @@ pub struct Reflector<M> {
     absence: Option<Absence>,
     intake: Intake,
     backoff: Backoff,
-    complaints: Complaints,
-    /// It was told that the server does not have the collection.
-    told_missing: bool,
+    throttle: LogThrottle,
+    /// The log says that the server does not have the collection.
+    logged_missing: bool,
     random: Random,
 }
 
@@ -94,8 +94,8 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             absence: None,
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
-            complaints: Complaints::default(),
-            told_missing: false,
+            throttle: LogThrottle::default(),
+            logged_missing: false,
             random: Random::new(),
             settings,
         }
@@ -118,7 +118,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 Next::List => self.list().await,
                 Next::Watch => self.watch().await,
             };
-            // Also after a failure: what was told before it counts, and the version says so.
+            // Also after a failure: what came before it counts, and the version says so.
             self.deliver().await;
             if let Err(failure) = result
                 && !self.adapt(&failure, streams)
@@ -153,23 +153,23 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         let mut body = self.api.get(path, self.settings.timings.answer).await?;
         match self.next {
             Next::List => self.begin_list(),
-            Next::Watch => self.praise(),
+            Next::Watch => self.log_recovery(),
         }
-        let told = self.follow(&mut body, seconds).await;
+        let lines = self.follow(&mut body, seconds).await;
         let observer = self.api.observer();
-        observer.watch_ended(self.resource.name, told.is_ok());
-        let told = told?;
+        observer.watch_ended(self.resource.name, lines.is_ok());
+        let lines = lines?;
         if self.next == Next::List {
             return Err(Failure::Incomplete);
         }
-        if told == 0 && began.elapsed() < self.settings.timings.short {
+        if lines == 0 && began.elapsed() < self.settings.timings.short {
             return Err(Failure::Short);
         }
-        self.look_for_slices().await;
+        self.probe_slices().await;
         Ok(())
     }
 
-    /// Reads a watch to its end. Says how many lines it had.
+    /// Reads a watch to its end. Returns how many lines it had.
     async fn follow(&mut self, body: &mut Body, seconds: u64) -> Result<u64, Failure> {
         let timings = &self.settings.timings;
         let silence = Duration::from_secs(seconds) + timings.slack;
@@ -179,12 +179,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         let mut bookmarked = false;
         loop {
             // Bookmarks may be rare, but within a list there is always more to say.
-            let patience = match self.next {
+            let limit = match self.next {
                 Next::List => pause,
                 Next::Watch if bookmarked => bookmarks.min(silence),
                 Next::Watch => silence,
             };
-            let Some(piece) = frames::next(body, patience).await? else {
+            let Some(piece) = frames::next(body, limit).await? else {
                 break;
             };
             lines.feed(&piece)?;
@@ -211,11 +211,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     /// Takes in one line of a watch. Returns whether it is a bookmark, of which more will come.
     fn take_in(&mut self, line: &[u8]) -> Result<bool, Failure> {
-        let told = self.intake.line(line)?;
-        let is_bookmark = matches!(told, Told::Bookmark(_));
-        match told {
-            Told::ListEnds(version) if self.next == Next::List => self.end_list(version),
-            Told::Version(version) | Told::Bookmark(version) | Told::ListEnds(version) => {
+        let progress = self.intake.line(line)?;
+        let is_bookmark = matches!(progress, Progress::Bookmark(_));
+        match progress {
+            Progress::ListEnds(version) if self.next == Next::List => self.end_list(version),
+            Progress::Version(version)
+            | Progress::Bookmark(version)
+            | Progress::ListEnds(version) => {
                 // While a list is streamed, versions come in the order of names, not of time.
                 if self.next == Next::Watch && !version.is_empty() {
                     self.version = Version::At(version);
@@ -249,13 +251,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     async fn page(&mut self, path: &str, first: bool) -> Result<ListMetadata, Failure> {
-        let patience = self.settings.timings.answer;
-        let mut body = self.api.get(path, patience).await?;
+        let limit = self.settings.timings.answer;
+        let mut body = self.api.get(path, limit).await?;
         if first {
             self.begin_list();
         }
         let mut items = Items::default();
-        while let Some(piece) = frames::next(&mut body, patience).await? {
+        while let Some(piece) = frames::next(&mut body, limit).await? {
             // Small steps, so that no batch grows with what the network delivers at once.
             for step in piece.chunks(STEP) {
                 items.feed(step, |item| self.intake.item(item))?;
@@ -285,14 +287,14 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         if self.resource.name != ENDPOINTS.name {
             self.was_listed = true;
             self.absence = None;
-            self.told_missing = false;
+            self.logged_missing = false;
         }
-        self.praise();
+        self.log_recovery();
     }
 
-    /// Says that what was complained about is over.
-    fn praise(&mut self) {
-        if self.complaints.withdraw() {
+    /// Logs that a logged failure is over.
+    fn log_recovery(&mut self) {
+        if self.throttle.recovered() {
             tracing::info!(
                 resource = self.resource.name,
                 "The API server answers again"
@@ -300,7 +302,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
     }
 
-    /// Hands over what was told so far, and waits for the listener to have room.
+    /// Hands over what came so far, and waits for the listener to have room.
     async fn deliver(&mut self) {
         let events = self.intake.take();
         if !events.is_empty() && self.sink.send(M::from(events)).await.is_err() {
@@ -327,7 +329,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             tracing::info!(
                 resource = self.resource.name,
                 reason = failure.whole(),
-                "A streamed list ended early; listing in pages this time"
+                "Streamed list ended early; listing in pages this time"
             );
             self.skip_stream = true;
             return true;
@@ -377,11 +379,11 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
     }
 
-    /// Decides what a failure means, tells about it, and waits as long as is right.
+    /// Decides what a failure means, logs it, and waits as long as is right.
     async fn recover(&mut self, failure: Failure) {
         let now = Instant::now();
         if failure.is_missing() {
-            if self.next == Next::List && self.is_absent(now) && self.make_do_without().await {
+            if self.next == Next::List && self.is_absent(now) && self.fall_back().await {
                 return;
             }
             self.next = Next::List;
@@ -390,7 +392,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             tracing::info!(
                 resource = self.resource.name,
                 reason = failure.whole(),
-                "The watch cannot go on from where it was; listing again"
+                "Watch expired; listing again"
             );
             self.next = Next::List;
             // At once, unless it happens again and again.
@@ -410,7 +412,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
         if self.resource.name == ENDPOINTS.name {
             // Perhaps the server is another one now.
-            self.look_elsewhere(Resource::of(self.kind));
+            self.switch_to(Resource::of(self.kind));
         }
         self.wait(now, &failure).await;
     }
@@ -418,20 +420,20 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     async fn wait(&mut self, now: Instant, failure: &Failure) {
         let timings = &self.settings.timings;
         if self.backoff.is_rested(now, timings) {
-            self.complaints.forget();
+            self.throttle.forget();
         }
         let mut delay = self.backoff.next(now, timings, &mut self.random);
         if let Some(asked) = failure.retry_after() {
-            delay = delay.max(asked.min(MOST_PATIENCE));
+            delay = delay.max(asked.min(LONGEST_RETRY_AFTER));
         }
         let error = failure.whole();
-        if self.complaints.is_due(&error, now, timings) {
+        if self.throttle.is_due(&error, now, timings) {
             tracing::warn!(
                 resource = self.resource.name,
                 error,
                 advice = failure.advice(self.resource, &self.api.host()),
                 retry_in = ?delay,
-                "Watching failed; what is known stays in use"
+                "List or watch failed; keeping the last known state"
             );
         }
         sleep(delay).await;
@@ -453,13 +455,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     /// Goes on without a collection that the server does not have, if that is possible.
-    async fn make_do_without(&mut self) -> bool {
+    async fn fall_back(&mut self) -> bool {
         match self.kind {
             Kind::ServiceCidr => {
-                if !std::mem::replace(&mut self.told_missing, true) {
+                if !std::mem::replace(&mut self.logged_missing, true) {
                     tracing::info!(
                         resource = self.resource.name,
-                        "The API server does not offer this; taken as none"
+                        "The API server does not offer ServiceCIDRs; assuming none"
                     );
                 }
                 self.next = Next::List;
@@ -471,14 +473,14 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 true
             }
             Kind::EndpointSlice if self.resource.name != ENDPOINTS.name => {
-                if !std::mem::replace(&mut self.told_missing, true) {
+                if !std::mem::replace(&mut self.logged_missing, true) {
                     tracing::warn!(
                         resource = self.resource.name,
                         "The API server does not offer EndpointSlices; using core Endpoints, \
                          which name one address family and no topology hints"
                     );
                 }
-                self.look_elsewhere(&ENDPOINTS);
+                self.switch_to(&ENDPOINTS);
                 true
             }
             _ => false,
@@ -486,25 +488,25 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     /// From now on the objects are there, and everything is to be listed again.
-    fn look_elsewhere(&mut self, resource: &'static Resource) {
+    fn switch_to(&mut self, resource: &'static Resource) {
         self.resource = resource;
         self.next = Next::List;
         self.version = Version::Any;
     }
 
-    /// While we make do with endpoints: whether the server offers slices by now.
-    async fn look_for_slices(&mut self) {
+    /// While core Endpoints are in use: whether the server offers slices by now.
+    async fn probe_slices(&mut self) {
         if self.resource.name != ENDPOINTS.name {
             return;
         }
         let slices = Resource::of(self.kind);
-        let patience = self.settings.timings.answer;
-        if self.api.get(&slices.probe(), patience).await.is_ok() {
+        let limit = self.settings.timings.answer;
+        if self.api.get(&slices.probe(), limit).await.is_ok() {
             tracing::info!(
                 resource = slices.name,
                 "The API server offers EndpointSlices; using them instead of core Endpoints"
             );
-            self.look_elsewhere(slices);
+            self.switch_to(slices);
         }
     }
 

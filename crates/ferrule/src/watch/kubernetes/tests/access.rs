@@ -152,7 +152,7 @@ fn core_034_without_kubeconfig_and_master_the_pods_account_is_used() {
 }
 
 #[test]
-fn a_missing_kubeconfig_is_told_in_the_words_of_the_reference() {
+fn a_missing_kubeconfig_is_reported_in_the_words_of_the_reference() {
     let access = Access {
         kubeconfig: "/nowhere/kubeconfig".to_owned(),
         master: "http://10.0.0.1:8080".to_owned(),
@@ -164,12 +164,14 @@ fn a_missing_kubeconfig_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_is_wrong_with_a_kubeconfig_is_told() {
+fn what_is_wrong_with_a_kubeconfig_is_reported() {
     let wrong = |content: &str| chain(&read(content, "").unwrap_err());
     assert!(wrong("a: [").contains("not a usable kubeconfig"));
     assert!(wrong("apiVersion: v1\nkind: Config\n").contains("current context"));
-    let proxied = kubeconfig("https://10.0.0.1", "{}")
-        .replace("server:", "proxy-url: \"ftp://me:secret@10.0.0.9\", server:");
+    let proxied = kubeconfig("https://10.0.0.1", "{}").replace(
+        "server:",
+        "proxy-url: \"ftp://me:secret@10.0.0.9\", server:",
+    );
     let message = wrong(&proxied);
     assert!(
         message.ends_with(

@@ -11,20 +11,20 @@ fn a_streamed_list_goes_over_into_its_watch() {
         server.put(SERVICES, service("a", 80));
         server.put(SERVICES, service("b", 80));
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed Service", 1).await;
+        consumer.until_received("listed Service", 1).await;
         server.put(SERVICES, service("c", 80));
         server.delete(SERVICES, "default/a");
         consumer
             .until(|tracker| services(tracker) == ["default/b", "default/c"])
             .await;
         assert_eq!(server.asks(SERVICES), [Ask::Stream]);
-        let told: Vec<&String> = consumer
-            .told
+        let received: Vec<&String> = consumer
+            .received
             .iter()
             .filter(|t| t.contains("Service ") || t.ends_with("Service"))
             .collect();
         assert_eq!(
-            told,
+            received,
             [
                 "listing Service",
                 "put Service default/a",
@@ -48,10 +48,10 @@ fn core_052_nothing_leaves_before_services_and_slices_are_listed() {
         server.fail(SLICES, Ask::Stream, Fault::Hold);
         let mut consumer = Consumer::of(&server);
         for kind in ["Service", "Node", "ServiceCIDR"] {
-            consumer.until_told(&format!("listed {kind}"), 1).await;
+            consumer.until_received(&format!("listed {kind}"), 1).await;
         }
         server.put(SERVICES, service("a", 81));
-        consumer.until_told("put Service default/a", 2).await;
+        consumer.until_received("put Service default/a", 2).await;
         assert_eq!(services(&consumer.tracker).len(), 3);
         assert_eq!(consumer.tracker.take(), None);
         server.release();
@@ -168,7 +168,7 @@ fn a_server_that_cannot_select_by_cluster_ip_is_asked_without() {
             // The refusal is remembered for further lists and watches.
             server.compact();
             server.cut();
-            consumer.until_told("listed Service", 2).await;
+            consumer.until_received("listed Service", 2).await;
             server.until_watched(SERVICES).await;
             server.put(SERVICES, service("c", 80));
             consumer.until_same(&server).await;
@@ -225,7 +225,7 @@ async fn streams_tried(fault: Option<Fault>) -> usize {
     // A new list is needed.
     server.compact();
     server.cut();
-    consumer.until_told("listed Service", 2).await;
+    consumer.until_received("listed Service", 2).await;
     server.until_watched(SERVICES).await;
     server.put(SERVICES, service("c", 80));
     consumer.until_same(&server).await;
@@ -368,10 +368,15 @@ fn a_list_that_breaks_off_takes_nothing_away() {
                 server.fail(SERVICES, ask, Fault::Half);
             }
             server.cut();
-            consumer.until_told("listed Service", 2).await;
+            consumer.until_received("listed Service", 2).await;
             // Neither in between nor at the end was anything gone.
             assert_eq!(consumer.tracker.take(), None);
-            assert!(!consumer.told.iter().any(|told| told.starts_with("gone")));
+            assert!(
+                !consumer
+                    .received
+                    .iter()
+                    .any(|event| event.starts_with("gone"))
+            );
         }
     });
 }
@@ -393,7 +398,7 @@ fn core_054_a_repeated_list_changes_nothing() {
         server.cut();
         for kind in Kind::ALL {
             consumer
-                .until_told(&format!("listed {}", kind.as_str()), 2)
+                .until_received(&format!("listed {}", kind.as_str()), 2)
                 .await;
         }
         assert_eq!(consumer.tracker.take(), None);
@@ -451,7 +456,7 @@ fn a_missing_node_is_an_empty_list() {
     run(async {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed Node", 1).await;
+        consumer.until_received("listed Node", 1).await;
         assert!(consumer.tracker.node().is_none());
         server.put(NODES, node("elsewhere", "x"));
         server.put(NODES, node("here", "z"));
@@ -468,7 +473,7 @@ fn a_server_without_service_cidrs_has_none_until_it_does() {
         server.do_not_offer(CIDRS);
         server.put(CIDRS, service_cidr("a", "172.30.0.0/16"));
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed ServiceCIDR", 2).await;
+        consumer.until_received("listed ServiceCIDR", 2).await;
         assert!(consumer.tracker.service_cidrs().is_empty());
         server.offer(CIDRS);
         consumer.until_same(&server).await;
@@ -537,7 +542,7 @@ fn a_single_404_for_slices_changes_nothing() {
             server.fail(SLICES, ask, Fault::Page(404, "404 page not found\n"));
         }
         server.cut();
-        consumer.until_told("listed EndpointSlice", 2).await;
+        consumer.until_received("listed EndpointSlice", 2).await;
         assert_eq!(server.faults_left(), 0);
         server.until_watched(SLICES).await;
         server.put(SLICES, slice("web-2", "web", "10.0.0.4"));
@@ -578,7 +583,7 @@ fn slices_that_stay_missing_are_replaced_by_endpoints_and_used_again_later() {
             .parameter("timeoutSeconds")
             .unwrap();
         assert!((60..90).contains(&seconds.parse().unwrap()), "{seconds}");
-        consumer.until_told("listed EndpointSlice", 2).await;
+        consumer.until_received("listed EndpointSlice", 2).await;
         assert_eq!(consumer.count("put EndpointSlice default/web"), 1);
         // A failure of the one does not bring back the doubt about the other.
         let before = streams(server.asks(SLICES));

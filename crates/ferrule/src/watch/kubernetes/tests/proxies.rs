@@ -179,7 +179,11 @@ fn a_tls_connection_is_tunnelled_through_connect() {
         let log = Log::new();
         let server = Server::start().await;
         let proxy = TestProxy::start(Manner::Http, &server).await;
-        let pod = environment(&format!("http://me:secret@{}", proxy.address), "", "10.0.0.0/8");
+        let pod = environment(
+            &format!("http://me:secret@{}", proxy.address),
+            "",
+            "10.0.0.0/8",
+        );
         let api = api_at(pod, &format!("https://{TARGET}"));
         let failure = api.get(SERVICES, LONG).await.unwrap_err();
         let asked = proxy.asked();
@@ -190,11 +194,18 @@ fn a_tls_connection_is_tunnelled_through_connect() {
             "{asked:?}"
         );
         // The server at the end of the tunnel does not speak TLS, and its answer came back.
-        assert!(failure.whole().contains("InvalidContentType"), "{}", failure.whole());
+        assert!(
+            failure.whole().contains("InvalidContentType"),
+            "{}",
+            failure.whole()
+        );
         let lines = log.lines();
         let line = lines.iter().find(|line| line.contains("Using a proxy"));
         let line = line.expect("it is logged");
-        assert!(line.contains(&format!("http://{} (HTTPS_PROXY)", proxy.address)), "{line}");
+        assert!(
+            line.contains(&format!("http://{} (HTTPS_PROXY)", proxy.address)),
+            "{line}"
+        );
         assert!(!lines.concat().contains("secret"), "{lines:?}");
     });
 }
@@ -209,9 +220,14 @@ fn a_plain_connection_is_forwarded_request_by_request() {
         watches(&api, &server).await;
         let asked = proxy.asked();
         let request = format!("GET http://{TARGET}/api/v1/");
-        assert!(asked.iter().any(|head| head.starts_with(&request)), "{asked:?}");
         assert!(
-            asked.iter().all(|head| head.contains("Basic bWU6c2VjcmV0\r\n")),
+            asked.iter().any(|head| head.starts_with(&request)),
+            "{asked:?}"
+        );
+        assert!(
+            asked
+                .iter()
+                .all(|head| head.contains("Basic bWU6c2VjcmV0\r\n")),
             "{asked:?}"
         );
     });
@@ -238,7 +254,9 @@ fn a_socks_proxy_resolves_the_name_and_checks_the_password() {
         watches(&api_behind(&url, &format!("http://{TARGET}")), &server).await;
         let asked = proxy.asked();
         assert!(
-            asked.iter().all(|target| *target == format!("me:p@ss@{TARGET}")),
+            asked
+                .iter()
+                .all(|target| *target == format!("me:p@ss@{TARGET}")),
             "{asked:?}"
         );
     });
@@ -268,7 +286,10 @@ fn a_proxy_that_refuses_is_named() {
         assert!(failure.whole().contains(&named), "{}", failure.whole());
         let resource = super::super::resource::Resource::of(Kind::Service);
         let advice = failure.advice(resource, TARGET).unwrap();
-        assert!(advice.contains(&named) && advice.contains("NO_PROXY"), "{advice}");
+        assert!(
+            advice.contains(&named) && advice.contains("NO_PROXY"),
+            "{advice}"
+        );
     });
 }
 
@@ -285,7 +306,12 @@ fn a_variable_that_names_no_proxy_is_logged_and_ignored() {
             let lines = log.lines();
             let line = lines.iter().find(|line| line.starts_with("WARN"));
             let line = line.expect("it is logged");
-            for words in ["variable=HTTPS_PROXY", reason, "connecting directly", TARGET] {
+            for words in [
+                "variable=HTTPS_PROXY",
+                reason,
+                "connecting directly",
+                TARGET,
+            ] {
                 assert!(line.contains(words), "{line}");
             }
             assert!(!line.contains("secret"), "{line}");

@@ -550,7 +550,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
         Some(Fault::Silent) => {
             let (sender, answer) = streaming();
             let mut state = shared.state.lock().unwrap();
-            // Kept open, and told nothing.
+            // Kept open, and nothing is sent.
             state.watchers.push((String::new(), sender));
             answer
         }

@@ -100,7 +100,7 @@ fn what_came_before_an_error_in_a_watch_counts() {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
         consumer.until_same(&server).await;
-        // A change and the error in one piece; the change is not told again.
+        // A change and the error in one piece; the change is not sent again.
         server.fail(
             SERVICES,
             Ask::Watch,
