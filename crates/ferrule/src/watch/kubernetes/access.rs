@@ -104,9 +104,9 @@ impl Pod {
             port: variable("KUBERNETES_SERVICE_PORT"),
             account: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
             proxies: Variables {
-                https_proxy: SecretText(either("HTTPS_PROXY")),
-                http_proxy: SecretText(either("HTTP_PROXY")),
-                no_proxy: either("NO_PROXY"),
+                https: SecretText(either("HTTPS_PROXY")),
+                http: SecretText(either("HTTP_PROXY")),
+                no: either("NO_PROXY"),
             },
         }
     }
@@ -224,16 +224,12 @@ impl Access {
                 path: path.clone(),
                 source,
             })?;
-        let (proxy, ignored) = match named_proxy {
-            Some(proxy) => (Some(proxy), None),
-            None => {
-                forget_proxy(&mut config);
-                match pod.proxies.proxy_for(&config.cluster_url) {
-                    Ok(proxy) => (proxy, None),
-                    Err(ignored) => (None, Some(ignored)),
-                }
-            }
+        let (proxy, ignored) = match (named_proxy, pod.proxies.proxy_for(&config.cluster_url)) {
+            (Some(proxy), _) => (Some(proxy), None),
+            (None, Ok(proxy)) => (proxy, None),
+            (None, Err(ignored)) => (None, Some(ignored)),
         };
+        forget_placeholder(&mut config);
         // Followed when it is replaced, as the account's certificate authority is in time.
         config.root_cert_file = authority.map(PathBuf::from);
         // Our reflectors decide about trying again, and say so.
@@ -281,11 +277,13 @@ fn named_proxy(path: &str, kubeconfig: &mut Kubeconfig) -> Result<Option<Proxy>,
     Ok(Some(proxy))
 }
 
-/// Removes the placeholder wherever the library put it.
-fn forget_proxy(config: &mut Config) {
+/// Removes what was put there for the library, which also shows it to credential plugins.
+fn forget_placeholder(config: &mut Config) {
     config.proxy_url = None;
     let plugin = config.auth_info.exec.as_mut();
-    if let Some(cluster) = plugin.and_then(|plugin| plugin.cluster.as_mut()) {
+    if let Some(cluster) = plugin.and_then(|plugin| plugin.cluster.as_mut())
+        && cluster.proxy_url.as_deref() == Some(NO_PROXY_OF_THE_LIBRARY)
+    {
         cluster.proxy_url = None;
     }
 }

@@ -55,9 +55,12 @@ pub enum ProxyError {
 /// The environment's words about proxies; empty where it says nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
-    pub https_proxy: SecretText,
-    pub http_proxy: SecretText,
-    pub no_proxy: String,
+    /// `HTTPS_PROXY`.
+    pub https: SecretText,
+    /// `HTTP_PROXY`.
+    pub http: SecretText,
+    /// `NO_PROXY`.
+    pub no: String,
 }
 
 /// A text that may hold a password, and so is not shown.
@@ -76,13 +79,13 @@ impl Variables {
     /// What is no proxy at all is named together with its variable.
     pub fn proxy_for(&self, target: &Uri) -> Result<Option<Proxy>, (&'static str, ProxyError)> {
         let (origin, text) = match target.scheme_str() {
-            Some("https") => ("HTTPS_PROXY", self.https_proxy.0.trim()),
-            _ => ("HTTP_PROXY", self.http_proxy.0.trim()),
+            Some("https") => ("HTTPS_PROXY", self.https.0.trim()),
+            _ => ("HTTP_PROXY", self.http.0.trim()),
         };
         let default_port = if origin == "HTTPS_PROXY" { 443 } else { 80 };
         let host = target.host().unwrap_or_default();
         let port = target.port_u16().unwrap_or(default_port);
-        if text.is_empty() || is_direct(&self.no_proxy, host, port) {
+        if text.is_empty() || is_direct(&self.no, host, port) {
             return Ok(None);
         }
         let text = completed(text).map_err(|error| (origin, error))?;
@@ -196,9 +199,9 @@ mod tests {
 
     fn variables(https: &str, http: &str, no: &str) -> Variables {
         Variables {
-            https_proxy: SecretText(https.to_owned()),
-            http_proxy: SecretText(http.to_owned()),
-            no_proxy: no.to_owned(),
+            https: SecretText(https.to_owned()),
+            http: SecretText(http.to_owned()),
+            no: no.to_owned(),
         }
     }
 

@@ -47,6 +47,16 @@ enum Next {
     Watch,
 }
 
+/// Whether the server has the collection a kind should be in.
+#[derive(Clone, Copy, Debug)]
+enum Presence {
+    /// It was not listed by this process.
+    Unknown,
+    Listed,
+    /// It was listed, and now the server says that it does not exist.
+    Absent(Absence),
+}
+
 /// Follows one kind of object.
 pub struct Reflector<M> {
     api: Api,
@@ -65,10 +75,7 @@ pub struct Reflector<M> {
     skip_stream: bool,
     /// Whether a list may come in pages.
     pages: bool,
-    /// The collection of this kind was listed by this process.
-    was_listed: bool,
-    /// And since then the server says that it does not exist.
-    absence: Option<Absence>,
+    presence: Presence,
     intake: Intake,
     backoff: Backoff,
     throttle: LogThrottle,
@@ -90,8 +97,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             optional_fields: Capability::new(true),
             skip_stream: false,
             pages: true,
-            was_listed: false,
-            absence: None,
+            presence: Presence::Unknown,
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
             throttle: LogThrottle::default(),
@@ -285,8 +291,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         self.pages = true;
         self.skip_stream = false;
         if self.resource.name != ENDPOINTS.name {
-            self.was_listed = true;
-            self.absence = None;
+            self.presence = Presence::Listed;
             self.logged_missing = false;
         }
         self.log_recovery();
@@ -383,7 +388,8 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     async fn recover(&mut self, failure: Failure) {
         let now = Instant::now();
         if failure.is_missing() {
-            if self.next == Next::List && self.is_absent(now) && self.fall_back().await {
+            let believed = self.resource.name == ENDPOINTS.name || self.is_absent(now);
+            if self.next == Next::List && believed && self.fall_back().await {
                 return;
             }
             self.next = Next::List;
@@ -444,13 +450,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     /// What was there a moment ago may only be hidden, by a proxy without servers behind it or by
     /// a server that is starting.
     fn is_absent(&mut self, now: Instant) -> bool {
-        if !self.was_listed || self.resource.name == ENDPOINTS.name {
-            return true;
-        }
-        let absence = self
-            .absence
-            .map_or_else(|| Absence::new(now), Absence::again);
-        self.absence = Some(absence);
+        let absence = match self.presence {
+            Presence::Unknown => return true,
+            Presence::Listed => Absence::new(now),
+            Presence::Absent(absence) => absence.again(),
+        };
+        self.presence = Presence::Absent(absence);
         absence.is_lasting(now, &self.settings.timings)
     }
 

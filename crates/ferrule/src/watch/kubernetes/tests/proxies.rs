@@ -132,9 +132,9 @@ async fn socks_target(client: &mut TcpStream) -> String {
 fn environment(https: &str, http: &str, no: &str) -> Pod {
     Pod {
         proxies: Variables {
-            https_proxy: SecretText(https.to_owned()),
-            http_proxy: SecretText(http.to_owned()),
-            no_proxy: no.to_owned(),
+            https: SecretText(https.to_owned()),
+            http: SecretText(http.to_owned()),
+            no: no.to_owned(),
         },
         ..nowhere()
     }
