@@ -12,9 +12,8 @@ use ferrule_core::desired::Desired;
 use ferrule_core::facts::Settings;
 use ferrule_core::model::Family;
 use ferrule_core::track::{Event, Object, Tracker};
-use ferrule_dataplane::listen::{Listener, Rules};
 use ferrule_dataplane::nftables::{Nftables, Options};
-use ferrule_dataplane::{Dataplane, Scope, Work};
+use ferrule_dataplane::{Dataplane, Scope, Watcher, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::Nft;
 use nix::time::{ClockId, clock_gettime};
@@ -80,7 +79,7 @@ fn wholes(extent: &Extent) -> Outcome<()> {
             floor::delete(&mut nft)?;
             settle(services);
             ours.push(stopped(|| {
-                program(&mut dataplane, &desired, Scope::Whole).map(drop)
+                program(&mut dataplane, &desired, Scope::Full).map(drop)
             })?);
             dataplane.remove()?;
             settle(services);
@@ -163,12 +162,12 @@ fn restarts(worlds: &mut [World]) -> Outcome<()> {
     println!("|---:|---:|---:|");
     for world in worlds {
         // What the changes before left over is tidied up by the next look at everything.
-        program(&mut world.dataplane, &world.desired, Scope::Whole)?;
+        program(&mut world.dataplane, &world.desired, Scope::Full)?;
         let mut times = Vec::new();
         let mut steps = 0;
         for mut fresh in world.fresh.drain(..) {
             let start = Instant::now();
-            steps += program(&mut fresh, &world.desired, Scope::Whole)?;
+            steps += program(&mut fresh, &world.desired, Scope::Full)?;
             times.push(start.elapsed());
         }
         println!("| {} | {} | {steps} |", world.services, Spread::new(times));
@@ -192,14 +191,14 @@ impl World {
         let (tracker, desired) = decide(services);
         // The sockets keep their networks.
         let open = || Nftables::open(Family::V4, Options::default());
-        let (dataplane, fresh, listener) = netns::isolated(|| -> Outcome<_> {
+        let (dataplane, fresh, watchers) = netns::isolated(|| -> Outcome<_> {
             let mut dataplane = open()?;
-            program(&mut dataplane, &desired, Scope::Whole)?;
+            program(&mut dataplane, &desired, Scope::Full)?;
             let fresh = (0..fresh).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
-            let listener = Listener::open(Rules::Nftables, vec![dataplane.port()])?;
-            Ok((dataplane, fresh, listener))
+            let watchers = dataplane.watch()?;
+            Ok((dataplane, fresh, watchers))
         })??;
-        listen(listener);
+        watchers.into_iter().for_each(listen);
         let mut floor = netns::isolated(Nft::open)??;
         floor::load(&mut floor, services)?;
         let mut world = Self {
@@ -254,8 +253,8 @@ impl World {
 }
 
 /// Listens as the program does: the kernel then describes every change, which has its price.
-fn listen(mut listener: Listener) {
-    std::thread::spawn(move || while listener.next(Duration::from_hours(1)).is_ok() {});
+fn listen(mut watcher: Box<dyn Watcher>) {
+    std::thread::spawn(move || while watcher.changed(Duration::from_hours(1)).is_ok() {});
 }
 
 fn decide(services: u32) -> (Tracker, Desired) {
@@ -271,9 +270,9 @@ fn decide(services: u32) -> (Tracker, Desired) {
 
 fn program(dataplane: &mut Nftables, desired: &Desired, scope: Scope<'_>) -> Outcome<usize> {
     let work = Work {
-        family: Family::V4,
         desired,
         scope,
+        local: &[],
     };
     Ok(dataplane.apply(&work)?.steps)
 }

@@ -85,9 +85,9 @@ fn nftables() -> Nftables<Recorder> {
 
 fn program(dataplane: &mut Nftables<Recorder>, desired: &Desired, scope: Scope<'_>) {
     let work = Work {
-        family: Family::V4,
         desired,
         scope,
+        local: &[],
     };
     let applied = dataplane.apply(&work);
     applied.expect("a kernel that agrees to everything");
@@ -106,12 +106,12 @@ fn changed_slices() {
 fn nftables_everything() {
     let known = Known::everything();
     let mut dataplane = nftables();
-    measured(|| program(&mut dataplane, &known.desired, Scope::Whole));
+    measured(|| program(&mut dataplane, &known.desired, Scope::Full));
 }
 
 fn nftables_changed_slices() {
     let mut known = Known::everything();
     let mut dataplane = nftables();
-    program(&mut dataplane, &known.desired, Scope::Whole);
+    program(&mut dataplane, &known.desired, Scope::Full);
     measured(|| (0..CHANGES).for_each(|n| known.hear_change(n, Some(&mut dataplane))));
 }

@@ -14,6 +14,7 @@
 )]
 
 use std::net::IpAddr;
+use std::time::Duration;
 use std::time::{Instant, SystemTime};
 
 use ferrule_core::desired::{Delta, Desired};
@@ -59,9 +60,9 @@ fn measure(way: &str, services: u32, endpoints: u32) {
     cluster.take();
     println!("{way}, {services} Services with {endpoints} endpoints");
     time("  everything", || {
-        cluster.apply(&mut dataplane, Scope::Whole)
+        cluster.apply(&mut dataplane, Scope::Full)
     });
-    time("  again", || cluster.apply(&mut dataplane, Scope::Whole));
+    time("  again", || cluster.apply(&mut dataplane, Scope::Full));
     for (what, first, count) in [
         ("  one endpoint replaced", 1, endpoints),
         ("  one endpoint less", 1, endpoints - 1),
@@ -74,7 +75,8 @@ fn measure(way: &str, services: u32, endpoints: u32) {
         time(what, || cluster.apply(&mut dataplane, scope));
     }
     time("  is it intact", || {
-        usize::from(dataplane.canary().is_intact().unwrap())
+        let mut watchers = dataplane.watch().unwrap();
+        usize::from(watchers[0].changed(Duration::ZERO).unwrap())
     });
     if way != "programs" {
         let xt = Xt::open_as(flavour, ferrule_kernel::Family::V4).unwrap();
@@ -194,9 +196,9 @@ impl Cluster {
 
     fn apply(&self, dataplane: &mut Iptables, scope: Scope<'_>) -> usize {
         let work = Work {
-            family: Family::V4,
             desired: &self.desired,
             scope,
+            local: &[],
         };
         dataplane.apply(&work).unwrap().steps
     }

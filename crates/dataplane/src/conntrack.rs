@@ -20,7 +20,6 @@ use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Match};
 use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::socket::{Socket, Transport};
 
-use crate::host::Host;
 use crate::{Scope, Work, kernel_family, said};
 
 const UDP: u8 = 17;
@@ -44,7 +43,6 @@ struct Address {
 pub struct Flows<T = Socket> {
     family: Family,
     conntrack: Conntrack<T>,
-    host: Host,
     /// Who may answer at which address.
     backends: BTreeMap<Address, Arc<Exposure>>,
     /// Addresses whose flows could not be looked at yet.
@@ -67,7 +65,6 @@ impl<T: Transport> Flows<T> {
         Self {
             family,
             conntrack,
-            host: Host::default(),
             backends: BTreeMap::new(),
             owed: BTreeSet::new(),
         }
@@ -81,7 +78,7 @@ impl<T: Transport> Flows<T> {
     pub fn clear(&mut self, work: &Work<'_>) -> io::Result<Option<usize>> {
         let touched = self.learn(work);
         self.owed.extend(touched);
-        let whole = matches!(work.scope, Scope::Whole) && !self.backends.is_empty();
+        let whole = matches!(work.scope, Scope::Full) && !self.backends.is_empty();
         if self.owed.is_empty() && !whole {
             return Ok(None);
         }
@@ -92,14 +89,12 @@ impl<T: Transport> Flows<T> {
             self.backends.keys().next().filter(|_| whole),
         ];
         let about_node = first.into_iter().flatten().any(|first| first.ip.is_none());
-        let local = about_node.then(|| self.host.addresses().unwrap_or_default());
+        let local = if about_node { work.local } else { &[] };
         let judge = Judge {
             backends: &self.backends,
             touched: (!whole).then_some(&self.owed),
             gone: &self.owed,
-            node: facts
-                .node_ports
-                .among(&local.unwrap_or_default(), self.family),
+            node: facts.node_ports.among(local, self.family),
             facts,
         };
         let mut attempt = 1;
@@ -117,7 +112,7 @@ impl<T: Transport> Flows<T> {
     /// Brings up to date who may answer where; the addresses at which that became different.
     fn learn(&mut self, work: &Work<'_>) -> BTreeSet<Address> {
         let (old, new): (BTreeMap<_, _>, BTreeMap<_, _>) = match work.scope {
-            Scope::Whole => {
+            Scope::Full => {
                 let all = work.desired.exposures(self.family);
                 let new = all.into_iter().flat_map(udp_addresses).collect();
                 (std::mem::take(&mut self.backends), new)

@@ -1,17 +1,28 @@
 //! A dataplane that writes nothing: `--dry-run`.
 
-use crate::{Applied, ApplyError, Dataplane, Scope, Work};
+use std::io;
 
-/// Counts what would be looked at, and touches nothing.
-#[derive(Debug, Default)]
-pub struct DryRun;
+use ferrule_core::model::Family;
+
+use crate::{Applied, ApplyError, Dataplane, Scope, Watcher, Work};
+
+/// Counts what would be compared, and touches nothing.
+#[derive(Debug)]
+pub struct DryRun(pub Family);
 
 impl Dataplane for DryRun {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
-        let steps = match work.scope {
-            Scope::Whole => work.desired.totals(work.family).ports,
+        Ok(Applied::steps(match work.scope {
+            Scope::Full => work.desired.totals(self.0).ports,
             Scope::Delta(delta) => delta.changes.len(),
-        };
-        Ok(Applied { steps })
+        }))
+    }
+
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        Ok(Applied::default())
+    }
+
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        Ok(Vec::new())
     }
 }

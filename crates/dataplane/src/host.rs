@@ -4,15 +4,17 @@
 //! what to change. Everything is reached through a root folder, so that tests need no kernel.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ferrule_core::model::Family;
 pub use ferrule_kernel::memory::be_frugal;
 
+mod addresses;
 #[cfg(test)]
 mod tests;
+
+pub use addresses::Addresses;
 
 /// A machine, seen through its `/proc` and `/sys`.
 #[derive(Clone, Debug)]
@@ -144,24 +146,6 @@ impl Host {
     /// What the kernel said.
     pub fn set_oom_score(&self, adjustment: i32) -> io::Result<()> {
         std::fs::write(self.path("proc/self/oom_score_adj"), adjustment.to_string())
-    }
-
-    /// Addresses of all interfaces.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn addresses(&self) -> io::Result<Vec<IpAddr>> {
-        let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
-        let mut addresses: Vec<IpAddr> = interfaces
-            .filter_map(|interface| interface.address)
-            .filter_map(|address| {
-                let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-                v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-            })
-            .collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        Ok(addresses)
     }
 
     fn path(&self, below: &str) -> PathBuf {

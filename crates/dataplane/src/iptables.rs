@@ -43,8 +43,6 @@ mod statics;
 mod tables;
 
 pub use apply::Iptables;
-pub use canary::Canary;
-pub(crate) use listen::is_about_us;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -61,9 +61,7 @@ pub fn remove() -> Result<Applied, ApplyError> {
     }
     match removal.failure {
         Some(failure) => Err(failure),
-        None => Ok(Applied {
-            steps: removal.steps,
-        }),
+        None => Ok(Applied::steps(removal.steps)),
     }
 }
 

@@ -1,11 +1,16 @@
 //! Desired state becomes kernel state. No API object is ever seen here.
 //!
-//! A [`Dataplane`] programs one family. It is handed what became different since its last success
-//! and owns the picture of what it wrote; what to do after a failure it tells by
-//! [`ApplyError::recovery`], so that no caller looks at error codes.
+//! A [`Dataplane`] programs one family. It receives what changed since its last success and
+//! remembers what it wrote. After a failure the caller asks for [`Scope::Full`] again; it never
+//! looks at error codes.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey, Protocol};
+pub use ferrule_kernel::error_chain;
 use ferrule_kernel::exchange::RequestError;
 
 pub mod conntrack;
@@ -13,12 +18,11 @@ mod dry_run;
 pub mod host;
 pub mod iptables;
 pub mod ipvs;
-pub mod listen;
+mod listen;
 pub mod nftables;
-mod recorder;
 
 pub use dry_run::DryRun;
-pub use recorder::{Call, Recorder, Script};
+pub use listen::Listener;
 
 /// Programs one family's desired state into the kernel.
 pub trait Dataplane: Send {
@@ -28,15 +32,42 @@ pub trait Dataplane: Send {
     /// What was attempted and why it failed. The last good state is still in place.
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError>;
 
-    /// Service ports that the last success left out, because the kernel refuses their rules.
-    fn refused(&self) -> Vec<Refusal> {
-        Vec::new()
-    }
+    /// Removes everything that this mode has in the kernel for this family, whoever wrote it.
+    ///
+    /// # Errors
+    /// What was attempted and why it failed. Some of it may be gone.
+    fn remove(&mut self) -> Result<Applied, ApplyError>;
 
-    /// How many rules there are since the last success; nothing where rules are not counted.
-    fn rules(&self) -> Vec<RuleCount> {
-        Vec::new()
-    }
+    /// Watchers for external changes to what is programmed. Asked for after the first success:
+    /// before it everything is as others left it, and notifications of the first, large
+    /// transaction cost much.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>>;
+}
+
+/// Notices external changes to what a dataplane programmed.
+pub trait Watcher: Send {
+    /// Whether it waits for the kernel or must be asked.
+    fn cadence(&self) -> Cadence;
+
+    /// Whether there was an external change. One that is [`Cadence::Notified`] waits for it, at
+    /// most for this long; one that is [`Cadence::Polled`] inspects the kernel now.
+    ///
+    /// # Errors
+    /// What the kernel said. The next call tries again, and reports a change if one may have been
+    /// missed.
+    fn changed(&mut self, timeout: Duration) -> io::Result<bool>;
+}
+
+/// How a [`Watcher`] learns of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cadence {
+    /// The kernel notifies it.
+    Notified,
+    /// It inspects the kernel, once per sync period.
+    Polled,
 }
 
 /// Rules in one table.
@@ -62,30 +93,47 @@ pub struct Refusal {
 /// What to program.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// Which family.
-    pub family: Family,
-    /// The whole picture.
+    /// Everything that is desired.
     pub desired: &'a Desired,
-    /// How much of it to look at.
+    /// How much of it to compare with the kernel.
     pub scope: Scope<'a>,
+    /// Addresses of this machine's interfaces, sorted.
+    pub local: &'a [IpAddr],
 }
 
-/// How much of the picture to look at.
+/// How much of the desired state to compare with the kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
-    /// All of it, beside what the kernel really has: at start, after doubt or a failure, and as a
-    /// slow audit. What changed in between is not told, so tracked flows are to be compared with
-    /// the whole picture as well.
-    Whole,
-    /// What became different since the last success.
+    /// All of it, with what the kernel really has: at start, after an external change or a failure,
+    /// and as a slow audit. What changed in between is not known, so tracked flows are to be
+    /// compared with all of it as well.
+    Full,
+    /// What changed since the last success.
     Delta(&'a FamilyDelta),
 }
 
 /// What a success consisted of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Operations sent to the kernel; 0 when it was right already.
     pub steps: usize,
+    /// Service ports that are not programmed, because the kernel refuses their rules.
+    pub refused: Vec<Refusal>,
+    /// Objects that are not needed any more and that the kernel refused to delete. They are
+    /// deleted later.
+    pub kept: usize,
+    /// How many rules there are now; empty in modes that do not count them.
+    pub rules: Vec<RuleCount>,
+}
+
+impl Applied {
+    /// A success of so many steps, with nothing refused and nothing counted.
+    pub fn steps(steps: usize) -> Self {
+        Self {
+            steps,
+            ..Self::default()
+        }
+    }
 }
 
 /// Why the kernel does not do what is desired.
@@ -100,33 +148,17 @@ pub enum ApplyError {
         #[source]
         source: std::io::Error,
     },
-    /// Replies were lost, or somebody else wrote: our picture of the kernel may be wrong.
-    #[error("the state of the kernel is in doubt")]
-    Doubtful(#[source] std::io::Error),
-    /// Somebody else had the tables locked for as long as it was waited for; nothing was written.
-    #[error("the tables are in use")]
+    /// Replies were lost, or another process wrote at the same time: what we remember of the kernel
+    /// may be wrong.
+    #[error("out of sync with the kernel")]
+    OutOfSync(#[source] std::io::Error),
+    /// Another process held the tables' lock until the timeout; nothing was written.
+    #[error("the tables are locked")]
     Locked(#[source] std::io::Error),
 }
 
-/// What helps after a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
-    /// The same again, with whatever has changed since.
-    Retry,
-    /// Look at the kernel first: [`Scope::Whole`].
-    Reread,
-}
-
 impl ApplyError {
-    /// What helps. A refusal often means that the kernel is not as we believed, and whoever has a
-    /// lock is about to change something, so all reread.
-    pub const fn recovery(&self) -> Recovery {
-        match self {
-            Self::Refused { .. } | Self::Doubtful(_) | Self::Locked(_) => Recovery::Reread,
-        }
-    }
-
-    /// Whether the failure itself was a long wait, and the next try waits by itself.
+    /// Whether the failure itself was a long wait, so that the next attempt need not be delayed.
     pub const fn has_waited(&self) -> bool {
         matches!(self, Self::Locked(_))
     }

@@ -1,78 +1,83 @@
-//! Hears of changes that others make to our rules.
+//! Notices external changes to our rules by the kernel's notifications.
 //!
-//! Listening has a price: the kernel then describes every element of every transaction. Begin
-//! after the first programming, which is the one large one.
+//! Listening has a price: the kernel then describes every element of every transaction. Open a
+//! listener after the first programming, which is the one large transaction.
 
-use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use ferrule_core::model::Family;
-use ferrule_kernel::nft::{Event, Watch};
+use ferrule_kernel::nft::{Change, Event, Watch};
 
-use crate::{iptables, nftables};
+use crate::{Cadence, Watcher, kernel_family};
 
-/// Which rules are ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
-    /// Our own tables.
-    Nftables,
-    /// Our chains, in the nft flavour, in the tables that everybody uses. In the legacy flavour
-    /// nothing can be heard: there the [`Canary`](iptables::Canary) is asked.
-    Iptables,
-}
-
-/// Listens to everybody but ourselves.
-#[derive(Debug)]
+/// Listens to everybody but the dataplane itself.
 pub struct Listener {
-    watch: Watch,
-    rules: Rules,
-    own: Vec<u32>,
+    family: Family,
+    /// The port of the dataplane's own socket.
+    own: u32,
+    tables: &'static [&'static str],
+    concerns: Box<dyn Fn(&Change) -> bool + Send>,
+    /// `None` after a failure: what happened since was reported to nobody.
+    watch: Option<Watch>,
 }
 
 impl Listener {
-    /// Listens in the network namespace of the calling thread, from now on. `own` are the
-    /// [ports](nftables::Nftables::port) whose changes are expected.
+    /// Listens in the network namespace of the calling thread, from now on. `own` is the port of
+    /// the socket whose changes are expected. Of changes to these tables those are reported that
+    /// `concerns` says yes to.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open(rules: Rules, own: Vec<u32>) -> io::Result<Self> {
-        let watch = Watch::open()?;
-        Ok(Self { watch, rules, own })
+    pub fn open(
+        family: Family,
+        own: u32,
+        tables: &'static [&'static str],
+        concerns: impl Fn(&Change) -> bool + Send + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            family,
+            own,
+            tables,
+            concerns: Box::new(concerns),
+            watch: Some(Watch::external(own)?),
+        })
+    }
+}
+
+impl Watcher for Listener {
+    fn cadence(&self) -> Cadence {
+        Cadence::Notified
     }
 
-    /// The families whose rules are not as we left them; none if nothing happens for so long, and
-    /// sometimes sooner.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Family>> {
-        match self.rules {
-            // All of the table is ours, so what exactly others did there need not be read.
-            Rules::Nftables => {
-                let changed = self.watch.others(nftables::TABLE, &self.own, patience)?;
-                Ok(changed.into_iter().map(family_of).collect())
-            }
-            Rules::Iptables => {
-                let mut doubtful = BTreeSet::new();
-                for event in self.watch.foreign(&self.own, patience)? {
-                    match event {
-                        Event::Missed => doubtful.extend(Family::ALL),
-                        Event::Change(change) if iptables::is_about_us(&change) => {
-                            doubtful.extend(change.family.map(family_of));
-                        }
-                        Event::Change(_) => {}
-                    }
-                }
-                Ok(doubtful.into_iter().collect())
+    fn changed(&mut self, timeout: Duration) -> io::Result<bool> {
+        let Some(watch) = &mut self.watch else {
+            self.watch = Some(Watch::external(self.own)?);
+            return Ok(true);
+        };
+        let here = kernel_family(self.family);
+        let events = watch.next_in(timeout, |family, table| {
+            family == here && self.tables.contains(&table)
+        });
+        match events {
+            Ok(events) => Ok(events.iter().any(|event| match event {
+                Event::Missed => true,
+                Event::Change(change) => (self.concerns)(change),
+            })),
+            Err(error) => {
+                self.watch = None;
+                Err(error)
             }
         }
     }
 }
 
-const fn family_of(family: ferrule_kernel::Family) -> Family {
-    match family {
-        ferrule_kernel::Family::V4 => Family::V4,
-        ferrule_kernel::Family::V6 => Family::V6,
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("family", &self.family)
+            .field("own", &self.own)
+            .finish_non_exhaustive()
     }
 }

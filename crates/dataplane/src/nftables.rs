@@ -28,7 +28,6 @@ mod text;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::Unsayable;
-pub(crate) use names::TABLE;
 pub use text::text;
 
 /// What the administrator decides about the rules.

@@ -21,6 +21,7 @@ use ferrule_core::model::{
 };
 use ferrule_core::track::{Event, Object, Tracker};
 use ferrule_dataplane::conntrack::Flows;
+use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::{Scope, Work};
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use ferrule_kernel::netns;
@@ -183,9 +184,9 @@ impl Scene {
         let family = self.names.0;
         self.flows
             .clear(&Work {
-                family,
                 desired: &self.desired,
                 scope: Scope::Delta(&delta.families[family]),
+                local: &local(),
             })
             .unwrap()
     }
@@ -196,9 +197,9 @@ impl Scene {
         self.desired.update(&self.tracker, changes);
         self.flows
             .clear(&Work {
-                family: self.names.0,
                 desired: &self.desired,
-                scope: Scope::Whole,
+                scope: Scope::Full,
+                local: &local(),
             })
             .unwrap()
     }
@@ -264,6 +265,11 @@ const OTHERS: [&str; 4] = [
 
 fn set(flows: &[&str]) -> BTreeSet<String> {
     flows.iter().map(ToString::to_string).collect()
+}
+
+/// The addresses of this network.
+fn local() -> Vec<IpAddr> {
+    Addresses::open().unwrap().list()
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferrule_core::facts::NodePortAddresses;
 use ferrule_core::model::{Family, parse_cidr};
 use ipnet::IpNet;
 
-use crate::config::Mode;
+use crate::modes::{self, Mode};
 
 /// Makes every Kubernetes Service address work on this node.
 #[derive(Debug, Parser)]
@@ -93,8 +94,8 @@ pub struct DesiredArgs {
 #[derive(Debug, Args)]
 pub struct RenderArgs {
     /// How Services are programmed
-    #[arg(long, required_unless_present = "config")]
-    pub mode: Option<ModeArg>,
+    #[arg(long, required_unless_present = "config", value_parser = mode_parser())]
+    pub mode: Option<&'static Mode>,
 
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -105,25 +106,17 @@ pub struct RenderArgs {
     pub iptables_masquerade_bit: Option<i32>,
 }
 
-/// The word for a mode on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ModeArg {
-    /// Chains of iptables rules
-    Iptables,
-    /// The kernel's virtual servers
-    Ipvs,
-    /// Maps and sets of nftables
-    Nftables,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Self {
-        match mode {
-            ModeArg::Iptables => Self::Iptables,
-            ModeArg::Ipvs => Self::Ipvs,
-            ModeArg::Nftables => Self::Nftables,
+/// Takes the name of a mode.
+fn mode_parser() -> impl TypedValueParser<Value = &'static Mode> {
+    let values = modes::ALL.iter().map(|mode| {
+        let value = PossibleValue::new(mode.name);
+        match mode.about {
+            Some(about) => value.help(about),
+            None => value.hide(true),
         }
-    }
+    });
+    PossibleValuesParser::new(values)
+        .map(|name| modes::find(&name).expect("only names of modes are possible"))
 }
 
 /// The word for a family on the command line.

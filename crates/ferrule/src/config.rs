@@ -27,6 +27,7 @@ pub mod reload;
 pub mod v1alpha1;
 pub mod validate;
 
+use crate::modes::{self, Mode, Section};
 use gates::{Gate, Gates};
 use go::{GoDuration, split_host_port};
 use v1alpha1::{
@@ -150,28 +151,6 @@ pub struct Conntrack {
     pub udp_stream_timeout: GoDuration,
 }
 
-/// The modes there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Chains of iptables rules.
-    Iptables,
-    /// The kernel's virtual servers.
-    Ipvs,
-    /// Maps and sets of nftables.
-    Nftables,
-}
-
-impl Mode {
-    /// The word in the configuration and at `/proxyMode`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-            Self::Nftables => "nftables",
-        }
-    }
-}
-
 impl Default for Config {
     /// What a file without settings means, before [`Config::set_platform_defaults`].
     fn default() -> Self {
@@ -186,12 +165,13 @@ impl Config {
     pub fn set_platform_defaults(&mut self) -> bool {
         let blank = self.mode.is_empty();
         if blank {
-            Mode::Iptables.as_str().clone_into(&mut self.mode);
+            modes::DEFAULT.name.clone_into(&mut self.mode);
         }
-        // Opening every address of the node is a habit nftables does not take over.
         let anywhere = self.node_port_addresses.as_ref().is_none_or(Vec::is_empty);
-        if self.mode == Mode::Nftables.as_str() && anywhere {
-            self.node_port_addresses = Some(vec!["primary".to_owned()]);
+        let instead = self.mode().node_port_addresses;
+        if anywhere && !instead.is_empty() {
+            let instead = instead.iter().map(|&entry| entry.to_owned());
+            self.node_port_addresses = Some(instead.collect());
         }
         if self.detect_local_mode.is_empty() {
             "ClusterCIDR".clone_into(&mut self.detect_local_mode);
@@ -199,13 +179,9 @@ impl Config {
         blank
     }
 
-    /// The mode; words that mean none were refused by validation.
-    pub fn mode(&self) -> Mode {
-        match self.mode.as_str() {
-            "ipvs" => Mode::Ipvs,
-            "nftables" => Mode::Nftables,
-            _ => Mode::Iptables,
-        }
+    /// The mode. Words that name none are refused by validation.
+    pub fn mode(&self) -> &'static Mode {
+        modes::find(&self.mode).unwrap_or(modes::DEFAULT)
     }
 
     /// Where the health server listens; `None` when it is switched off.
@@ -220,9 +196,9 @@ impl Config {
 
     /// The bit of the packet mark that asks for masquerading in the chosen mode.
     pub fn masquerade_bit(&self) -> i32 {
-        match self.mode() {
-            Mode::Nftables => self.nftables_masquerade_bit,
-            Mode::Iptables | Mode::Ipvs => self.iptables_masquerade_bit,
+        match self.mode().section {
+            Section::Nftables => self.nftables_masquerade_bit,
+            Section::Iptables | Section::Ipvs => self.iptables_masquerade_bit,
         }
     }
 
@@ -357,6 +333,6 @@ mod tests {
         assert_eq!(config.healthz_address(), None);
         assert_eq!(config.metrics_address(), "[::1]:10249".parse().ok());
         assert_eq!(config.masquerade_bit(), 7);
-        assert_eq!(config.mode().as_str(), "nftables");
+        assert_eq!(config.mode().name, "nftables");
     }
 }

@@ -15,6 +15,7 @@
 //! How much is wanted may change while the program runs; a file pattern (`--vmodule`) asks for
 //! more from some source files. `debug!` and `trace!` are left to libraries.
 
+use ferrule_dataplane::error_chain;
 use std::io::{self, BufWriter, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -286,20 +287,8 @@ impl Visit for Seen {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.push(field, Value::Text(chain(value)));
+        self.push(field, Value::Text(error_chain(value)));
     }
-}
-
-/// An error and everything that caused it.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

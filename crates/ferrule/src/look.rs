@@ -17,10 +17,11 @@ use ferrule_core::track::{Event, Tracker};
 
 use crate::cli::ClusterArgs;
 use crate::complain;
+use crate::config::Config;
 use crate::config::gates::Gates;
 use crate::config::v1alpha1::decode;
 use crate::config::validate::validate;
-use crate::config::{Config, Mode};
+use crate::modes::Mode;
 
 /// What is known of the cluster.
 pub struct Picture<'a> {
@@ -85,7 +86,7 @@ pub fn families(arguments: &ClusterArgs) -> Vec<Family> {
 
 /// The configuration that file and flags describe. Flags beat the file here: who looks inside
 /// wants to try things out.
-pub fn config(arguments: &ClusterArgs, mode: Option<Mode>) -> anyhow::Result<(Config, Gates)> {
+pub fn config(arguments: &ClusterArgs, mode: Option<&Mode>) -> anyhow::Result<(Config, Gates)> {
     let mut config = match &arguments.config {
         None => Config::default(),
         Some(path) => {
@@ -99,7 +100,7 @@ pub fn config(arguments: &ClusterArgs, mode: Option<Mode>) -> anyhow::Result<(Co
         }
     };
     if let Some(mode) = mode {
-        mode.as_str().clone_into(&mut config.mode);
+        mode.name.clone_into(&mut config.mode);
     }
     config.masquerade_all |= arguments.masquerade_all;
     if !arguments.cluster_cidr.is_empty() {

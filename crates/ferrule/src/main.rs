@@ -1,6 +1,6 @@
 //! The program's entrance: picks the verb, prints the one error that ends it, sets the exit code.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ mod http;
 mod logging;
 mod look;
 mod metrics;
+mod modes;
 mod moment;
 mod pages;
 mod proxy;
@@ -26,16 +27,20 @@ mod test_log;
 mod watch;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os();
-    let program = arguments.next().unwrap_or_default();
+    run(std::env::args_os().collect())
+}
+
+/// The whole program; the first argument is its own name.
+fn run(arguments: Vec<OsString>) -> ExitCode {
+    let program = arguments.first().cloned().unwrap_or_default();
     // In kube-proxy's place we are kube-proxy; `ferrule proxy` is the same thing by our own name.
     if Path::new(&program).file_name() == Some(OsStr::new("kube-proxy")) {
-        return proxy::main(&arguments.collect::<Vec<_>>());
+        return proxy::main(&arguments[1..]);
     }
-    if std::env::args_os().nth(1).as_deref() == Some(OsStr::new("proxy")) {
-        return proxy::main(&arguments.skip(1).collect::<Vec<_>>());
+    if arguments.get(1).map(OsString::as_os_str) == Some(OsStr::new("proxy")) {
+        return proxy::main(&arguments[2..]);
     }
-    let result = match cli::Cli::parse().verb {
+    let result = match cli::Cli::parse_from(arguments).verb {
         cli::Verb::Desired(arguments) => desired::run(&arguments),
         cli::Verb::Render(arguments) => render::run(&arguments),
         cli::Verb::Proxy => return proxy::main(&[]),

@@ -4,11 +4,7 @@
 //! 0.0.4. A metric that the running mode does not have may still be called; it is not shown.
 //! A series with labels exists from its first use on, as in kube-proxy: alerts on absence work.
 
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the dataplanes count here as they land")
-)]
-
+use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -23,6 +19,8 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::modes::Mode;
+
 mod names;
 mod packets;
 mod process;
@@ -31,47 +29,11 @@ mod sli;
 mod tests;
 
 use names::Declared;
-pub use packets::{PacketCounter, ReadPackets};
+pub use names::Group;
+pub use packets::PacketCounter;
 
 /// The type of what `/metrics` answers.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
-
-/// How the kernel is programmed; decides which metrics exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// iptables
-    Iptables,
-    /// IPVS
-    Ipvs,
-    /// nftables
-    Nftables,
-    /// eBPF
-    Ebpf,
-    /// Copying in user space.
-    Userspace,
-}
-
-impl Mode {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Iptables,
-        Self::Ipvs,
-        Self::Nftables,
-        Self::Ebpf,
-        Self::Userspace,
-    ];
-
-    /// The word of the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-            Self::Nftables => "nftables",
-            Self::Ebpf => "ebpf",
-            Self::Userspace => "userspace",
-        }
-    }
-}
 
 /// How much a sync looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +68,7 @@ pub struct Build {
 /// Every number ferrule shows.
 #[derive(Debug)]
 pub struct Metrics {
-    mode: Mode,
+    mode: &'static Mode,
     registry: Registry,
     sli: sli::Slis,
     packets: OnceLock<packets::Packets>,
@@ -148,9 +110,9 @@ pub struct Metrics {
 
 impl Metrics {
     /// The metrics of one mode, nothing measured yet.
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: &'static Mode) -> Self {
         let shelf = Shelf {
-            mode,
+            groups: mode.metrics,
             registry: Registry::new(),
         };
         Self {
@@ -195,7 +157,7 @@ impl Metrics {
     }
 
     /// The mode they are for.
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> &'static Mode {
         self.mode
     }
 
@@ -214,7 +176,7 @@ impl Metrics {
             build.platform,
         ];
         self.build_info.with_label_values(&labels).set(1);
-        let labels = [build.commit, self.mode.as_str(), build.ferrule];
+        let labels = [build.commit, self.mode.name, build.ferrule];
         self.ferrule_build.with_label_values(&labels).set(1);
     }
 
@@ -227,11 +189,20 @@ impl Metrics {
         }
     }
 
-    /// Shows packet counters of the kernel, read whenever somebody asks. Not to be called when
-    /// the kernel has no such counters; then they do not exist here either.
-    pub fn read_packets_with(&self, read: ReadPackets) {
-        // A second source would only say the same.
-        let _second = self.packets.set(packets::Packets::new(read));
+    /// Shows the packet counters that the mode's rules feed, read on every scrape. They are not
+    /// shown where the kernel has none of them.
+    pub fn show_packets(&self) {
+        if let Some(read) = self.mode.packets {
+            self.read_packets_with(read);
+        }
+    }
+
+    fn read_packets_with(&self, read: fn(&str) -> io::Result<u64>) {
+        let mut all = PacketCounter::ALL.iter();
+        if all.any(|counter| read(counter.object()).is_ok()) {
+            // A second source would only say the same.
+            let _second = self.packets.set(packets::Packets::new(read));
+        }
     }
 
     /// One attempt to program a family ended; `success` is when, if it worked.
@@ -273,7 +244,7 @@ impl Metrics {
 
     /// So many events about Services and EndpointSlices arrived. Each counts once, whatever the
     /// number of families.
-    pub fn heard(&self, services: usize, slices: usize) {
+    pub fn received(&self, services: usize, slices: usize) {
         self.services_total.inc_by(services as u64);
         self.endpoints_total.inc_by(slices as u64);
     }
@@ -378,8 +349,8 @@ impl Metrics {
             .inc();
     }
 
-    /// Deleting what nftables does not need any more failed.
-    pub fn nftables_cleanup_failed(&self, family: Family) {
+    /// The kernel refused to delete what is not needed any more.
+    pub fn cleanup_failed(&self, family: Family) {
         self.nftables_cleanup_failures
             .with_label_values(&[family.as_str()])
             .inc();
@@ -431,9 +402,7 @@ impl Metrics {
     pub fn render(&self) -> String {
         let mut families = self.registry.gather();
         families.extend(process::families(self.started));
-        if self.mode == Mode::Iptables
-            && let Some(packets) = self.packets.get()
-        {
+        if let Some(packets) = self.packets.get() {
             families.extend(packets.families());
         }
         print(families)
@@ -474,7 +443,7 @@ fn integer(number: usize) -> i64 {
 
 /// Makes metrics from their declarations; puts those of the mode where they are shown.
 struct Shelf {
-    mode: Mode,
+    groups: &'static [Group],
     registry: Registry,
 }
 
@@ -485,7 +454,7 @@ impl Shelf {
         metric: prometheus::Result<M>,
     ) -> M {
         let metric = metric.expect("declared names and labels are well formed");
-        if declared.modes.contains(&self.mode) {
+        if declared.group == Group::All || self.groups.contains(&declared.group) {
             self.registry
                 .register(Box::new(metric.clone()))
                 .expect("declared names are distinct");

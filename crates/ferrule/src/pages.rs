@@ -91,7 +91,7 @@ impl Pages {
             "/metrics" => Some(self.exposition(self.metrics.render())),
             "/metrics/slis" => Some(self.slis(request)),
             "/proxyMode" => {
-                let mode = self.metrics.mode().as_str();
+                let mode = self.metrics.mode().name;
                 Some(Response::new(StatusCode::OK, TEXT, mode).nosniff())
             }
             "/configz" => Some(Response::new(StatusCode::OK, JSON, (self.configz)()).nosniff()),

@@ -17,6 +17,7 @@ use crate::config::options::{self, Failure, Notice, Options};
 use crate::config::{encode, v1alpha1::LoggingConfiguration};
 use crate::logging;
 
+mod addresses;
 mod checks;
 mod cluster;
 mod dataplanes;
@@ -27,6 +28,8 @@ mod run;
 mod servers;
 mod signals;
 mod source;
+mod startup;
+mod sweep;
 
 /// Runs the daemon with these arguments, the program's name not among them.
 pub fn main(arguments: &[OsString]) -> ExitCode {

@@ -1,27 +1,31 @@
-//! Turns the crank: what was heard becomes what is desired becomes what is programmed.
+//! Turns the crank: events become desired state becomes what is programmed.
 //!
 //! One plain thread owns the tracker, the desired state and the dataplanes, so there are no locks
-//! and no ordering puzzles. In: [`Input`]s from a [`Source`]. Out: calls to the dataplanes, and to
-//! an [`Observer`] that tells health and metrics.
+//! and no ordering puzzles. In: [`Input`]s from a [`Source`]. Out: calls to the dataplanes, to an
+//! [`Observer`] that serves health and metrics, and to a [`Lifecycle`] that acts once a family is
+//! programmed.
 //!
 //! Each family has a lane of its own: its dataplane, its pace, and the delta not applied yet. A
 //! failure in one does not hold up the other, and loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use ferrule_core::desired::{Desired, FamilyDelta, HealthCheck, Totals};
-use ferrule_core::facts::{Facts, Settings};
+use ferrule_core::facts::{Facts, NodePorts, Settings};
 use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::{
-    Applied, ApplyError, Dataplane, Recovery, Refusal, RuleCount, Scope, Work,
-};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Watcher, Work};
+
+use crate::modes::OnExit;
 
 mod pace;
+#[cfg(test)]
+pub mod recorder;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +40,12 @@ pub enum Input {
     Settings(Box<Settings>),
     /// The intervals were changed.
     Limits(Limits),
-    /// The kernel was changed by somebody else: look at all of it.
-    Doubt(Family),
+    /// The addresses of this machine's interfaces, sorted.
+    Addresses(Vec<IpAddr>),
+    /// An external change to what is programmed: compare everything with the kernel.
+    Resync(Family),
+    /// The program is stopping.
+    Stop,
 }
 
 /// Where inputs come from.
@@ -68,28 +76,26 @@ pub enum Next {
 pub struct Synced<'a> {
     /// Which family.
     pub family: Family,
-    /// All of it was looked at, not just a delta.
-    pub whole: bool,
+    /// Everything was compared with the kernel, not just a delta.
+    pub full: bool,
     /// How long it took.
     pub took: Duration,
     /// What happened.
-    pub result: Result<Applied, &'a ApplyError>,
+    pub result: Result<&'a Applied, &'a ApplyError>,
     /// When the changes now programmed began. Empty after a failure: they are kept.
     pub triggers: &'a [SystemTime],
     /// Sums after this sync.
     pub totals: Totals,
-    /// How many rules there are; nothing after a failure, or where they are not counted.
-    pub rules: &'a [RuleCount],
 }
 
-/// A look at tracked flows after a sync.
+/// A search for stale flows after a sync.
 #[derive(Debug)]
 pub struct Cleared {
     /// Which family.
     pub family: Family,
     /// How long it took.
     pub took: Duration,
-    /// How many flows led nowhere and were removed, or why that is not known.
+    /// How many flows were stale and removed, or why that is not known.
     pub result: io::Result<usize>,
 }
 
@@ -103,7 +109,7 @@ pub struct Backend {
     pub flows: Option<Flows>,
 }
 
-/// Told what happens, to serve health and metrics. Must not block.
+/// Receives what happens, to serve health and metrics. Must not block.
 pub trait Observer: Send {
     /// The lanes begin to work.
     fn started(&mut self, family: Family);
@@ -113,25 +119,37 @@ pub trait Observer: Send {
     fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
-    /// Service ports that the last success had to leave out.
-    fn left_out(&mut self, family: Family, refusals: &[Refusal]);
-    /// Tracked flows were looked at.
+    /// Stale flows were searched for.
     fn cleared(&mut self, cleared: &Cleared);
+    /// The rules were removed at the end, or why not.
+    fn removed(&mut self, family: Family, result: Result<&Applied, &ApplyError>);
     /// Health checks to serve: what changed with a sync that succeeded.
     fn health_checks(
         &mut self,
         family: Family,
         changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
         facts: &Facts,
+        local: &[IpAddr],
     );
     /// The Node was seen.
     fn node(&mut self, node: &Node);
     /// So many events about Services, and about EndpointSlices, came in.
-    fn heard(&mut self, services: usize, slices: usize);
+    fn received(&mut self, services: usize, slices: usize);
     /// So many Services, and EndpointSlices, differ from what was last decided.
     fn pending(&mut self, services: usize, slices: usize);
     /// Everything that is wrong in the input now.
     fn issues(&mut self, issues: &[&Issue]);
+}
+
+/// Acts on what happens once per family or program. Must not block.
+pub trait Lifecycle: Send {
+    /// The Node is new or different.
+    fn node(&mut self, node: &Node);
+    /// A family is programmed for the first time. The watchers notice external changes from now on.
+    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>);
+    /// Every family was attempted, and at least one is programmed. A family that cannot be
+    /// programmed does not hold this up.
+    fn ready(&mut self);
 }
 
 /// Trigger times kept while nothing can be programmed; more would tell nothing more.
@@ -147,33 +165,49 @@ struct Lane {
     triggers: Vec<SystemTime>,
     /// The first lists were complete, so there is something to program.
     begun: bool,
-    /// The next sync must look at everything.
-    whole: bool,
+    attempted: bool,
+    programmed: bool,
+    /// The next sync must compare everything with the kernel.
+    full: bool,
     /// Health checks must not run ahead of the rules they vouch for.
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
 }
 
+/// What does not change while sync runs.
+pub struct Setup<O, L> {
+    /// One per family that this host supports.
+    pub backends: Vec<Backend>,
+    /// Serves health and metrics.
+    pub observer: O,
+    /// Acts on milestones.
+    pub lifecycle: L,
+    /// What becomes of the rules at the end.
+    pub on_exit: OnExit,
+    /// When the program started.
+    pub started: SystemTime,
+}
+
 /// The crank.
-pub struct Sync<O> {
+pub struct Sync<O, L> {
     tracker: Tracker,
     desired: Desired,
     lanes: Vec<Lane>,
     observer: O,
-    /// Which issues were told last.
+    lifecycle: L,
+    on_exit: OnExit,
+    /// [`Lifecycle::ready`] was called.
+    ready: bool,
+    /// Addresses of this machine's interfaces.
+    local: Vec<IpAddr>,
+    /// Which issues were reported last.
     issues_version: (u64, u64),
 }
 
-impl<O: Observer> Sync<O> {
-    /// Ready to run, with one backend per family that this host supports.
-    pub fn new(
-        settings: Settings,
-        limits: Limits,
-        backends: Vec<Backend>,
-        observer: O,
-        started: SystemTime,
-    ) -> Self {
+impl<O: Observer, L: Lifecycle> Sync<O, L> {
+    /// Ready to run, on a machine with these addresses.
+    pub fn new(settings: Settings, limits: Limits, local: Vec<IpAddr>, setup: Setup<O, L>) -> Self {
         let now = clock();
-        let lanes = backends.into_iter().map(|backend| Lane {
+        let lanes = setup.backends.into_iter().map(|backend| Lane {
             family: backend.family,
             dataplane: backend.dataplane,
             flows: backend.flows,
@@ -181,34 +215,43 @@ impl<O: Observer> Sync<O> {
             delta: FamilyDelta::default(),
             triggers: Vec::new(),
             begun: false,
-            whole: true,
+            attempted: false,
+            programmed: false,
+            full: true,
             health: BTreeMap::new(),
         });
         Self {
-            tracker: Tracker::new(started),
+            tracker: Tracker::new(setup.started),
             desired: Desired::new(settings),
             lanes: lanes.collect(),
-            observer,
+            observer: setup.observer,
+            lifecycle: setup.lifecycle,
+            on_exit: setup.on_exit,
+            ready: false,
+            local,
             issues_version: (0, 0),
         }
     }
 
-    /// Runs until the source ends. Whatever is programmed then stays.
+    /// Runs until it is stopped, or the source ends.
     pub fn run(mut self, source: &mut impl Source) {
         for lane in &self.lanes {
             self.observer.started(lane.family);
         }
         loop {
             match source.next(self.deadline(clock())) {
+                Next::Input(Input::Stop) | Next::Ended => return self.stop(),
                 Next::Input(input) => {
                     self.take_in(input);
                     // What is there already is one change, not many.
                     while let Some(input) = source.try_next() {
+                        if matches!(input, Input::Stop) {
+                            return self.stop();
+                        }
                         self.take_in(input);
                     }
                 }
                 Next::Late => {}
-                Next::Ended => return,
             }
             self.decide();
             if self.program()
@@ -233,19 +276,20 @@ impl<O: Observer> Sync<O> {
         match input {
             Input::Cluster(events) => {
                 let about = |kind| events.iter().filter(|e| e.kind() == Some(kind)).count();
-                let told_of_node = about(Kind::Node) > 0;
-                let known = self.tracker.node().filter(|_| told_of_node).cloned();
+                let has_node = about(Kind::Node) > 0;
+                let known = self.tracker.node().filter(|_| has_node).cloned();
                 self.observer
-                    .heard(about(Kind::Service), about(Kind::EndpointSlice));
+                    .received(about(Kind::Service), about(Kind::EndpointSlice));
                 for event in events {
                     self.tracker.on(event);
                 }
                 let (services, slices) = self.tracker.pending_counts();
                 self.observer.pending(services, slices);
-                if let Some(node) = self.tracker.node().filter(|_| told_of_node)
+                if let Some(node) = self.tracker.node().filter(|_| has_node)
                     && known.as_ref() != Some(node)
                 {
                     self.observer.node(node);
+                    self.lifecycle.node(node);
                 }
             }
             Input::Settings(settings) => {
@@ -258,16 +302,42 @@ impl<O: Observer> Sync<O> {
                     lane.pace.set_limits(limits, now);
                 }
             }
-            Input::Doubt(family) => {
+            Input::Addresses(local) => self.readdress(local),
+            Input::Resync(family) => {
                 for lane in self.lanes.iter_mut().filter(|lane| lane.family == family) {
-                    lane.whole = true;
+                    lane.full = true;
                     lane.pace.want();
                 }
+            }
+            Input::Stop => {}
+        }
+    }
+
+    /// Takes other addresses of this machine. They matter where NodePorts answer on some only.
+    fn readdress(&mut self, local: Vec<IpAddr>) {
+        self.local = local;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.begun) {
+            if matches!(
+                self.desired.facts(lane.family).node_ports,
+                NodePorts::Within(_)
+            ) {
+                lane.pace.want();
             }
         }
     }
 
-    /// Brings the picture up to date and hands each lane its part.
+    /// Rules stay, unless they would lead nowhere without the program.
+    fn stop(mut self) {
+        if self.on_exit == OnExit::Keep {
+            return;
+        }
+        for lane in &mut self.lanes {
+            let result = lane.dataplane.remove();
+            self.observer.removed(lane.family, result.as_ref());
+        }
+    }
+
+    /// Brings the desired state up to date and hands each lane its part.
     fn decide(&mut self) {
         let Some(changes) = self.tracker.take() else {
             return;
@@ -287,8 +357,8 @@ impl<O: Observer> Sync<O> {
             let room = MOST_TRIGGERS.saturating_sub(lane.triggers.len());
             lane.triggers.extend(times.flatten().take(room));
             lane.health.extend(part.health.clone());
-            // A look at everything needs no delta, and the first one would hold the whole cluster.
-            if !lane.whole {
+            // A full sync needs no delta, and the first one would hold the whole cluster.
+            if !lane.full {
                 lane.delta.absorb(part);
             }
             lane.pace.want();
@@ -310,72 +380,101 @@ impl<O: Observer> Sync<O> {
         let mut any = false;
         for lane in &mut self.lanes {
             let now = clock();
-            if lane.pace.due(now).is_none() {
+            if !lane.pace.is_due(now) {
                 continue;
             }
-            lane.whole |= lane.pace.is_audit_due(now);
+            lane.full |= lane.pace.is_audit_due(now);
             // A sync that hangs must show, whatever caused it.
             self.observer.begun(lane.family);
-            lane.sync(&self.desired, &mut self.observer);
+            let context = Context {
+                desired: &self.desired,
+                local: &self.local,
+                observer: &mut self.observer,
+                lifecycle: &mut self.lifecycle,
+            };
+            lane.sync(context);
             any = true;
+        }
+        let attempted = self.lanes.iter().all(|lane| lane.attempted);
+        if !self.ready && attempted && self.lanes.iter().any(|lane| lane.programmed) {
+            self.ready = true;
+            self.lifecycle.ready();
         }
         any
     }
 }
 
+/// What a lane needs for a sync.
+struct Context<'a, O, L> {
+    desired: &'a Desired,
+    local: &'a [IpAddr],
+    observer: &'a mut O,
+    lifecycle: &'a mut L,
+}
+
 impl Lane {
-    fn sync(&mut self, desired: &Desired, observer: &mut impl Observer) {
-        let whole = self.whole;
-        let work = Work {
-            family: self.family,
+    fn sync<O: Observer, L: Lifecycle>(&mut self, context: Context<'_, O, L>) {
+        let Context {
             desired,
-            scope: if whole {
-                Scope::Whole
+            local,
+            observer,
+            lifecycle,
+        } = context;
+        let full = self.full;
+        let work = Work {
+            desired,
+            scope: if full {
+                Scope::Full
             } else {
                 Scope::Delta(&self.delta)
             },
+            local,
         };
         let begun = clock();
         let result = self.dataplane.apply(&work);
         let ended = clock();
-        self.pace.finished(ended, result.is_ok(), whole);
+        self.attempted = true;
+        self.pace.finished(ended, result.is_ok(), full);
         if result.as_ref().is_err_and(ApplyError::has_waited) {
             self.pace.again(ended);
         }
+        if result.is_ok() && !self.programmed {
+            self.programmed = true;
+            // Before anybody learns that it is programmed: who does may rely on it being guarded.
+            lifecycle.programmed(self.family, self.dataplane.watch());
+        }
         observer.synced(&Synced {
             family: self.family,
-            whole,
+            full,
             took: ended - begun,
-            result: result.as_ref().copied(),
+            result: result.as_ref(),
             triggers: if result.is_ok() { &self.triggers } else { &[] },
             totals: desired.totals(self.family),
-            rules: &self.dataplane.rules(),
         });
-        match result {
-            Ok(_) => {
-                observer.left_out(self.family, &self.dataplane.refused());
-                if let Some(flows) = &mut self.flows {
-                    clear_flows(flows, &work, observer);
-                }
-                self.whole = false;
-                self.delta = FamilyDelta::default();
-                self.triggers.clear();
-                observer.health_checks(self.family, &self.health, desired.facts(self.family));
-                self.health.clear();
-            }
-            Err(error) => self.whole |= error.recovery() == Recovery::Reread,
+        if result.is_err() {
+            // What was refused may show that the kernel is not as we remember it.
+            self.full = true;
+            return;
         }
+        if let Some(flows) = &mut self.flows {
+            clear_flows(flows, self.family, &work, observer);
+        }
+        self.full = false;
+        self.delta = FamilyDelta::default();
+        self.triggers.clear();
+        observer.health_checks(self.family, &self.health, desired.facts(self.family), local);
+        self.health.clear();
     }
 }
 
 /// Only now: a flow removed before its rules are right comes back wrong with the next packet.
-fn clear_flows(flows: &mut Flows, work: &Work<'_>, observer: &mut impl Observer) {
+fn clear_flows(flows: &mut Flows, family: Family, work: &Work<'_>, observer: &mut impl Observer) {
     let begun = clock();
     let Some(result) = flows.clear(work).transpose() else {
         return;
     };
     observer.cleared(&Cleared {
-        family: work.family,
+        family,
         took: clock() - begun,
         result,
     });

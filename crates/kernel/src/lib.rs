@@ -57,3 +57,19 @@ impl Family {
         }
     }
 }
+
+/// An error with all its causes on one line, each said once: libraries differ in whether an error
+/// repeats its cause.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = error.source();
+    }
+    text
+}

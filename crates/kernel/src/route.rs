@@ -179,9 +179,21 @@ impl Watch {
     /// # Errors
     /// What the kernel said.
     pub fn open() -> io::Result<Self> {
+        Self::of(&[GROUP_LINK, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS])
+    }
+
+    /// The same for addresses alone: interfaces come and go with every pod.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn addresses() -> io::Result<Self> {
+        Self::of(&[GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS])
+    }
+
+    fn of(groups: &[u32]) -> io::Result<Self> {
         let socket = Socket::open(Protocol::Route)?;
-        for group in [GROUP_LINK, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS] {
-            socket.join(group)?;
+        for group in groups {
+            socket.join(*group)?;
         }
         Ok(Self { socket })
     }

@@ -123,6 +123,15 @@ impl Socket {
         )
     }
 
+    /// Drops notifications of changes that the socket with this port asked for, before they wake
+    /// anybody. The kernel puts only changes of one sender into a datagram.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn ignore_sender(&self, port: u32) -> io::Result<()> {
+        sys::drop_messages_of(&self.fd, port)
+    }
+
     /// Waits for what the kernel tells by itself, for at most this time.
     ///
     /// # Errors

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 
 use ferrule_core::desired::{Desired, FamilyDelta};
-use ferrule_core::facts::NodePorts;
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
@@ -17,12 +17,15 @@ use super::canary::Canary;
 use super::census::Census;
 use super::diff::{self, Redrawn};
 use super::isolate::{LastGood, Refused};
+use super::listen::is_about_us;
 use super::ruleset::{Drawing, Roster, Ruleset, Statics};
 use super::statics::{self, Ground, HostFacts};
 use super::tables::{Failure, Sent, Tables, unreadable};
-use super::{Options, names, render};
+use super::{Options, cleanup, names, render};
 use crate::host::Host;
-use crate::{Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Work, kernel_family};
+use crate::{
+    Applied, ApplyError, Dataplane, Listener, Refusal, Scope, Watcher, Work, kernel_family,
+};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -93,47 +96,19 @@ impl Iptables {
         self
     }
 
-    /// The port by which notifications name the changes made here; `None` if programs make them.
-    pub fn port(&self) -> Option<u32> {
-        self.tables.port()
-    }
-
-    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
-    pub fn set_options(&mut self, options: Options) {
-        if self.options != options {
-            self.options = options;
-            self.written = None;
-        }
-    }
-
     /// Which of the two flavours of iptables is used.
     pub const fn flavour(&self) -> Flavour {
         self.tables.xt().flavour()
     }
 
-    /// Watches over the same tables, also from another thread.
-    pub fn canary(&self) -> Canary {
-        let directly = self.tables.port().is_some();
-        Canary::new(self.family, self.tables.xt().clone(), directly)
-    }
-
-    /// Forgets what was written, so that the next [`Dataplane::apply`] looks at everything.
-    pub(super) fn doubt(&mut self) {
-        self.written = None;
-    }
-
-    fn ground(&self, desired: &Desired) -> io::Result<Ground> {
+    fn ground(&self, desired: &Desired, local: &[IpAddr]) -> Ground {
         let facts = desired.facts(self.family);
-        let local = match facts.node_ports {
-            NodePorts::All | NodePorts::Nowhere => Vec::new(),
-            NodePorts::Within(_) => self.host.addresses()?,
-        };
         let endpoints = desired.totals(self.family).listed;
         let (family, options, host) = (self.family, self.options, self.abilities);
-        Ok(Ground::new(family, options, facts, host, endpoints, &local))
+        Ground::new(family, options, facts, host, endpoints, local)
     }
 
-    fn whole(&mut self, desired: &Desired, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+    fn whole(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
         let counters = make_counters();
         (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
         // Another chance for everybody. What somebody had instead is older than any delta.
@@ -141,13 +116,13 @@ impl Iptables {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
         }
-        let result = match self.settle(desired, &last_good) {
+        let result = match self.settle(work, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
             Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
                 self.refused.clear();
-                self.settle(desired, &last_good)
+                self.settle(work, &last_good)
             }
             result => result,
         };
@@ -158,13 +133,13 @@ impl Iptables {
         self.abilities.count_invalid || self.abilities.count_localhost
     }
 
-    fn settle(&mut self, desired: &Desired, last_good: &LastGood) -> Result<Applied, Failure> {
-        let ground = self.ground(desired).map_err(unreadable)?;
+    fn settle(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
+        let ground = self.ground(work.desired, work.local);
         if ground.localhost {
             let set = self.host.route_localnet();
             set.map_err(|error| unreadable(io::Error::other(error)))?;
         }
-        let (sent, wanted) = self.isolating(desired, &ground, last_good)?;
+        let (sent, wanted) = self.isolating(work.desired, &ground, last_good)?;
         self.written = Some(Written {
             ground,
             roster: Roster::of(&wanted),
@@ -172,7 +147,7 @@ impl Iptables {
             fresh: sent.rules,
             statics: wanted.statics,
         });
-        Ok(Applied { steps: sent.steps })
+        Ok(self.applied(sent.steps))
     }
 
     /// Makes the tables be so; what it took.
@@ -227,7 +202,24 @@ impl Iptables {
             fresh: sent.rules,
             ..written
         });
-        Ok(Applied { steps: sent.steps })
+        Ok(self.applied(sent.steps))
+    }
+
+    /// A success of so many steps, and how things are since.
+    fn applied(&self, steps: usize) -> Applied {
+        let written = self.written.as_ref();
+        let refused = self.refused.iter();
+        Applied {
+            steps,
+            kept: 0,
+            rules: written.map_or_else(Vec::new, |all| all.census.told(all.fresh)),
+            refused: refused
+                .map(|(key, refused)| Refusal {
+                    key: key.clone(),
+                    message: refused.message.clone(),
+                })
+                .collect(),
+        }
     }
 }
 
@@ -235,7 +227,7 @@ impl Dataplane for Iptables {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         let written = self.written.take();
-        let ground = self.ground(work.desired).map_err(ApplyError::Doubtful)?;
+        let ground = self.ground(work.desired, work.local);
         let mut last_good = LastGood::new();
         if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
             && written.ground.draws_like(&ground)
@@ -249,22 +241,29 @@ impl Dataplane for Iptables {
                 Err(_) => last_good = before(delta),
             }
         }
-        self.whole(work.desired, last_good)
+        self.whole(work, last_good)
     }
 
-    fn rules(&self) -> Vec<RuleCount> {
-        let written = self.written.as_ref();
-        written.map_or_else(Vec::new, |all| all.census.told(all.fresh))
+    /// Removes our rules and chains, whichever of the two programs made them. What belongs to
+    /// kubelet and to others stays.
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        self.written = None;
+        let sent = self.tables.settle(cleanup::leftovers);
+        let sent = sent.map_err(|failure| refused(failure.error))?;
+        Ok(Applied::steps(sent.steps))
     }
 
-    fn refused(&self) -> Vec<Refusal> {
-        let refused = self.refused.iter();
-        refused
-            .map(|(key, refused)| Refusal {
-                key: key.clone(),
-                message: refused.message.clone(),
-            })
-            .collect()
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        // Where the kernel notifies nobody, and for what happened before anybody listened.
+        let directly = self.tables.port().is_some();
+        let canary = Canary::new(self.family, self.tables.xt().clone(), directly);
+        let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(canary)];
+        if let Some(port) = self.tables.port() {
+            let tables = &["mangle", "filter", "nat"];
+            let listener = Listener::open(self.family, port, tables, is_about_us)?;
+            watchers.push(Box::new(listener));
+        }
+        Ok(watchers)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::Nft;
@@ -11,7 +12,7 @@ use super::installed::{Installed, Inventory};
 use super::listing::Listing;
 use super::tables::is_dispensable;
 use super::{names, statics};
-use crate::said;
+use crate::{Cadence, Watcher, said};
 
 /// Watches over the tables of one family.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ impl Canary {
     ///
     /// # Errors
     /// It cannot be told, for example while somebody else has the tables locked.
-    pub fn is_intact(&self) -> io::Result<bool> {
+    fn is_intact(&self) -> io::Result<bool> {
         let canary = names::CANARY.to_string();
         if self.directly {
             let chains = [(Table::Mangle, &*canary), ENTRIES[0], ENTRIES[1]];
@@ -67,6 +68,16 @@ impl Canary {
         // Nobody can flush a table that the kernel does not have.
         let marked = !texts.contains_key(&Table::Mangle) || is_marked(&installed);
         Ok(marked && is_entered(&installed))
+    }
+}
+
+impl Watcher for Canary {
+    fn cadence(&self) -> Cadence {
+        Cadence::Polled
+    }
+
+    fn changed(&mut self, _: Duration) -> io::Result<bool> {
+        self.is_intact().map(|intact| !intact)
     }
 }
 

@@ -5,13 +5,11 @@
 
 use ferrule_kernel::xt::Table;
 
-use super::apply::{Iptables, refused};
 use super::document::{Document, Stage, Step};
 use super::installed::Inventory;
 use super::names::{self, Chain};
 use super::rule::{Part, Rule, Target};
 use super::statics;
-use crate::{Applied, ApplyError};
 
 /// Chains of mode ipvs that others lead to.
 const IPVS_NODE_PORT: Chain = Chain::Fixed("KUBE-NODE-PORT");
@@ -49,20 +47,6 @@ const OURS: [(Table, &[Chain]); 3] = [
     ),
     (Table::Mangle, &[names::CANARY]),
 ];
-
-impl Iptables {
-    /// Removes our rules and chains, whichever of the two programs made them. What belongs to
-    /// kubelet and to others stays.
-    ///
-    /// # Errors
-    /// See [`ApplyError`].
-    pub fn remove(&mut self) -> Result<Applied, ApplyError> {
-        self.doubt();
-        let sent = self.tables.settle(leftovers);
-        let sent = sent.map_err(|failure| refused(failure.error))?;
-        Ok(Applied { steps: sent.steps })
-    }
-}
 
 /// What removes everything of ours that is installed.
 pub fn leftovers(installed: &dyn Inventory) -> Document {

@@ -21,7 +21,7 @@ use super::diff::{self, Ground, Looked, Redrawn, Step};
 use super::names::{self, TABLE};
 use super::render;
 use super::ruleset::Common;
-use crate::{Applied, ApplyError, Dataplane, Scope, Work, kernel_family, said};
+use crate::{Applied, ApplyError, Dataplane, Listener, Scope, Watcher, Work, kernel_family, said};
 
 /// How often a look at everything is begun again because somebody changed rules meanwhile.
 const ATTEMPTS: usize = 3;
@@ -86,29 +86,6 @@ impl<T: Transport> Nftables<T> {
         self.nft.port()
     }
 
-    /// Takes other options; the next [`Dataplane::apply`] looks at everything.
-    pub fn set_options(&mut self, options: Options) {
-        if self.options != options {
-            self.options = options;
-            self.written = None;
-        }
-    }
-
-    /// Deletes the table and everything in it, if there is one.
-    ///
-    /// # Errors
-    /// See [`ApplyError`].
-    pub fn remove(&mut self) -> Result<Applied, ApplyError> {
-        self.written = None;
-        let family = kernel_family(self.family);
-        let tables = self.nft.tables(family).map_err(unread)?;
-        if tables.iter().all(|table| &*table.object.name != TABLE) {
-            return Ok(Applied::default());
-        }
-        let steps = self.delete(&names::table())?;
-        Ok(Applied { steps })
-    }
-
     fn delete(&mut self, table: &Table) -> Result<usize, ApplyError> {
         // Somebody else may delete it first, and deleting what is not there is refused.
         let steps = [Step::AddTable, Step::DeleteTable];
@@ -158,7 +135,7 @@ impl<T: Transport> Nftables<T> {
             self.interim = false;
         }
         self.written = Some(written);
-        Ok(Applied { steps })
+        Ok(Applied::steps(steps))
     }
 
     /// Writes what differs.
@@ -301,21 +278,42 @@ impl<T: Transport> Nftables<T> {
         }
         let done = self.commit(steps, None);
         let done = done.map_err(|(error, steps)| refused(error, &steps))?;
+        let kept = done.kept.len();
         retired.extend(done.kept);
         retired.extend(redrawn.retired());
         common.picks.extend(redrawn.picks());
         redrawn.count(&mut common.shares);
         self.written = Some(Written { common, retired });
-        Ok(Applied { steps: done.made })
+        Ok(Applied {
+            kept,
+            ..Applied::steps(done.made)
+        })
     }
 }
 
 impl<T: Transport + Send> Dataplane for Nftables<T> {
+    /// Deletes the table and everything in it, if there is one.
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        self.written = None;
+        let family = kernel_family(self.family);
+        let tables = self.nft.tables(family).map_err(unread)?;
+        if tables.iter().all(|table| &*table.object.name != TABLE) {
+            return Ok(Applied::default());
+        }
+        self.delete(&names::table()).map(Applied::steps)
+    }
+
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        // All of the table is ours, so any change in it concerns us.
+        let listener = Listener::open(self.family, self.nft.port(), &[TABLE], |_| true)?;
+        Ok(vec![Box::new(listener)])
+    }
+
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
-            (Scope::Delta(_) | Scope::Whole, written) => {
+            (Scope::Delta(_) | Scope::Full, written) => {
                 let looked = if written.is_some() {
                     Looked::Before
                 } else {
@@ -391,8 +389,8 @@ fn refused(error: BatchError, steps: &[Step]) -> ApplyError {
             step: what,
             source: io::Error::other(text),
         },
-        BatchError::Conflict => ApplyError::Doubtful(io::Error::other(text)),
-        BatchError::Lost(source) => ApplyError::Doubtful(source),
+        BatchError::Conflict => ApplyError::OutOfSync(io::Error::other(text)),
+        BatchError::Lost(source) => ApplyError::OutOfSync(source),
     }
 }
 
@@ -409,5 +407,5 @@ fn element_of(step: &Step, at: usize) -> Option<String> {
 }
 
 fn unread(error: RequestError) -> ApplyError {
-    ApplyError::Doubtful(said(error))
+    ApplyError::OutOfSync(said(error))
 }

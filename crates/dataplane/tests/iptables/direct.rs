@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::Dataplane;
-use ferrule_dataplane::listen::{Listener, Rules};
+use ferrule_dataplane::{Cadence, Dataplane, Watcher};
 use ferrule_kernel::xt::Flavour;
 
 use crate::state::everything;
@@ -13,35 +12,21 @@ use crate::support::*;
 const SOON: Duration = Duration::from_millis(250);
 const EVENTUALLY: Duration = Duration::from_secs(20);
 
-fn listening(family: Family) -> (Scene, Listener) {
+fn listening(family: Family) -> (Scene, Box<dyn Watcher>) {
     let mut scene = Scene::new(family, Flavour::Nft);
     everything(&mut scene);
     scene.whole();
-    let own = scene.dataplane.port().unwrap();
-    (scene, Listener::open(Rules::Iptables, vec![own]).unwrap())
+    let listener = scene.watcher(Cadence::Notified);
+    (scene, listener)
 }
 
-/// Everything that was heard until it is quiet.
-fn heard(listener: &mut Listener) -> Vec<Family> {
-    let mut heard = Vec::new();
-    loop {
-        let next = listener.next(SOON).unwrap();
-        if next.is_empty() {
-            return heard;
-        }
-        heard.extend(next);
-    }
-}
-
-/// Waits until something is heard.
-fn waited(listener: &mut Listener) -> Vec<Family> {
-    let heard = (0..10_000).map(|_| listener.next(EVENTUALLY).unwrap());
-    let mut heard = heard.skip_while(Vec::is_empty);
-    heard.next().unwrap_or_default()
+/// Waits until a change is noticed.
+fn noticed(listener: &mut dyn Watcher) -> bool {
+    (0..10_000).any(|_| listener.changed(EVENTUALLY).unwrap())
 }
 
 #[test]
-fn changes_of_others_to_our_rules_are_heard() {
+fn external_changes_to_our_rules_are_noticed() {
     for family in Family::ALL {
         in_namespace(move || {
             let (mut scene, mut listener) = listening(family);
@@ -58,17 +43,17 @@ fn changes_of_others_to_our_rules_are_heard() {
                 for command in commands {
                     scene.iptables(command);
                 }
-                assert_eq!(waited(&mut listener), [family], "{commands:?}");
+                assert!(noticed(&mut *listener), "{commands:?}");
                 assert!(scene.whole() > 0, "{commands:?}");
                 assert_eq!(scene.saved(), before, "{commands:?}");
-                heard(&mut listener);
+                while listener.changed(SOON).unwrap() {}
             }
         });
     }
 }
 
 #[test]
-fn changes_that_do_not_concern_us_are_not_heard() {
+fn changes_that_do_not_concern_us_are_not_noticed() {
     in_namespace(|| {
         let (mut scene, mut listener) = listening(Family::V4);
         for command in [
@@ -88,14 +73,14 @@ fn changes_that_do_not_concern_us_are_not_heard() {
         // Ours neither.
         scene.no_service("plain");
         scene.step();
-        assert!(listener_is_quiet(&mut listener));
+        assert!(is_quiet(&mut *listener));
     });
 }
 
-/// Whether nothing is heard. What was expected wakes the listener, too.
-fn listener_is_quiet(listener: &mut Listener) -> bool {
-    (0..200).all(|_| listener.next(Duration::from_millis(2)).unwrap().is_empty())
-        && heard(listener).is_empty()
+/// Whether nothing is noticed. What happens elsewhere wakes the listener, too.
+fn is_quiet(listener: &mut dyn Watcher) -> bool {
+    (0..200).all(|_| !listener.changed(Duration::from_millis(2)).unwrap())
+        && !listener.changed(SOON).unwrap()
 }
 
 #[test]
@@ -137,7 +122,7 @@ fn a_refusal_of_the_kernel_is_laid_at_the_right_door() {
             let hook = "{ type nat hook postrouting priority 50; }";
             run("nft", &[&format!("add chain {table} nat {port} {hook}")]);
             scene.whole();
-            let refused = scene.dataplane.refused();
+            let refused = &scene.last.refused;
             let names: Vec<_> = refused.iter().map(|r| r.key.to_string()).collect();
             assert_eq!(names, ["demo/port"]);
             assert!(
@@ -150,7 +135,7 @@ fn a_refusal_of_the_kernel_is_laid_at_the_right_door() {
             // It bore the name of one of our chains and led nowhere, so it is gone.
             assert!(!saved.contains("priority 50"));
             scene.whole();
-            assert!(scene.dataplane.refused().is_empty());
+            assert!(scene.last.refused.is_empty());
             assert!(scene.saved().contains("demo/port cluster IP"));
             assert_eq!(scene.whole(), 0);
         });

@@ -2,9 +2,11 @@
 //!
 //! Where iptables itself must misbehave, a small script stands in its place and calls the real one.
 
+use ferrule_dataplane::Cadence;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::{Dataplane, Recovery};
@@ -57,7 +59,7 @@ pub fn scene(programs: &Path) -> Scene {
 }
 
 fn refused(scene: &Scene) -> Vec<String> {
-    let refused = scene.dataplane.refused();
+    let refused = &scene.last.refused;
     refused.iter().map(|r| r.key.to_string()).collect()
 }
 
@@ -76,7 +78,7 @@ fn a_service_whose_rule_is_refused_is_left_out_and_named() {
             everything(&mut scene);
             scene.whole();
             assert_eq!(refused(&scene), ["demo/port"]);
-            assert!(scene.dataplane.refused()[0].message.contains("failed"));
+            assert!(scene.last.refused[0].message.contains("failed"));
             let saved = scene.saved();
             assert!(saved.contains("demo/plain") && saved.contains("demo/lb"));
             assert!(!saved.contains("demo/port"));
@@ -187,12 +189,13 @@ fn ipt_080_a_lock_that_is_held_is_no_flush() {
         let folder = programs(Flavour::Legacy, "exec $REAL \"$@\" < $INPUT");
         let mut scene = scene(folder.path());
         scene.whole();
-        let canary = scene.dataplane.canary();
-        assert!(canary.is_intact().unwrap());
+        let mut canary = scene.watcher(Cadence::Polled);
+        assert!(!canary.changed(Duration::ZERO).unwrap());
         let locked = "echo 'Another app is currently holding the xtables lock' >&2\nexit 4";
         let iptables = folder.path().join("iptables");
         fs::write(iptables, format!("#!/bin/sh\n{locked}\n")).unwrap();
-        assert!(canary.is_intact().is_err(), "it cannot be told");
+        let answer = canary.changed(Duration::ZERO);
+        assert!(answer.is_err(), "it cannot be known");
     });
 }
 

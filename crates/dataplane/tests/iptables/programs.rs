@@ -30,7 +30,7 @@ fn ipt_007_iptables_is_asked_about_chains_and_never_given_rules() {
             scene.whole();
             scene.no_service("plain");
             scene.step();
-            assert!(scene.dataplane.canary().is_intact().unwrap());
+            assert!(scene.is_intact());
             scene.dataplane.remove().unwrap();
             let calls = fs::read_to_string(&calls).unwrap();
             let mut calls: Vec<&str> = calls.lines().collect();
@@ -129,7 +129,7 @@ fn ipt_011_programs_that_cannot_wait_are_not_asked_to_and_a_lock_is_tried_again(
         let mut scene = scene(folder.path());
         everything(&mut scene);
         scene.whole();
-        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.is_intact());
         // What it cannot say it is not asked to say either.
         assert!(!scene.saved().contains("--random-fully"));
         let held = folder.path().join("held");
@@ -170,12 +170,12 @@ fn a_kernel_without_the_table_that_only_marks_serves_all_the_same() {
         let mut scene = scene(folder.path());
         everything(&mut scene);
         assert!(scene.whole() > 50);
-        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.is_intact());
         assert_eq!(scene.whole(), 0);
         scene.no_service("plain");
         assert!(scene.step() > 0);
         run("iptables-legacy", &["-t", "nat", "-F", "PREROUTING"]);
-        assert!(!scene.dataplane.canary().is_intact().unwrap());
+        assert!(!scene.is_intact());
         assert!(scene.dataplane.remove().unwrap().steps > 50);
         assert!(!run("iptables-legacy-save", &[]).contains("KUBE-SERVICES"));
     });

@@ -139,7 +139,7 @@ proptest! {
                 }
                 scene.step();
                 assert_eq!(scene.step(), 0);
-                assert!(scene.dataplane.canary().is_intact().unwrap());
+                assert!(scene.is_intact());
                 let found = scene.saved();
                 // Nothing is left to do, as seen by one who knows nothing.
                 scene.restart();

@@ -49,25 +49,20 @@ fn ipt_084_rules_are_counted_as_they_come_and_go() {
     everywhere(|family, flavour| {
         let mut scene = Scene::new(family, flavour);
         let counted = |scene: &Scene| {
-            for rules in scene.dataplane.rules() {
+            for rules in &scene.last.rules {
                 assert_eq!(rules.owned, rules_in(scene, rules.table), "{}", rules.table);
             }
             scene
-                .dataplane
-                .rules()
+                .last
+                .rules
                 .iter()
                 .map(|rules| rules.written)
                 .sum::<usize>()
         };
-        assert!(scene.dataplane.rules().is_empty());
+        assert!(scene.last.rules.is_empty());
         everything(&mut scene);
         scene.whole();
-        let all: usize = scene
-            .dataplane
-            .rules()
-            .iter()
-            .map(|rules| rules.owned)
-            .sum();
+        let all: usize = scene.last.rules.iter().map(|rules| rules.owned).sum();
         assert_eq!(counted(&scene), all);
         // Of a Service that comes, only its own rules are written.
         scene.service(&service("more", address(family, 96, 7)));
@@ -282,9 +277,9 @@ fn ipt_078_a_flush_of_any_table_is_noticed_and_repaired() {
     everywhere(|family, flavour| {
         let mut scene = Scene::new(family, flavour);
         everything(&mut scene);
-        assert!(!scene.dataplane.canary().is_intact().unwrap());
+        assert!(!scene.is_intact());
         scene.whole();
-        assert!(scene.dataplane.canary().is_intact().unwrap());
+        assert!(scene.is_intact());
         let before = scene.saved();
         for commands in [
             &["-t nat -F"][..],
@@ -296,13 +291,10 @@ fn ipt_078_a_flush_of_any_table_is_noticed_and_repaired() {
             for command in commands {
                 scene.iptables(command);
             }
-            assert!(
-                !scene.dataplane.canary().is_intact().unwrap(),
-                "{commands:?}"
-            );
+            assert!(!scene.is_intact(), "{commands:?}");
             assert!(scene.whole() > 0);
             assert_eq!(scene.saved(), before);
-            assert!(scene.dataplane.canary().is_intact().unwrap());
+            assert!(scene.is_intact());
         }
     });
 }

@@ -1,9 +1,12 @@
 //! Small clusters, programmed into namespaces.
 
+use ferrule_dataplane::host::Addresses;
+use ferrule_dataplane::{Cadence, Watcher};
 use std::io;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::process::Command;
+use std::time::Duration;
 use std::time::SystemTime;
 
 use ferrule_core::desired::{Delta, Desired};
@@ -269,6 +272,8 @@ pub struct Scene {
     pub dataplane: Iptables,
     /// Programs are used where the tables could be spoken to directly.
     pub programs: bool,
+    /// What the last success consisted of.
+    pub last: Applied,
 }
 
 impl std::ops::Deref for Scene {
@@ -302,6 +307,7 @@ impl Scene {
             cluster: Cluster::new(settings),
             dataplane: Iptables::new(family, Options::default(), xt),
             programs: false,
+            last: Applied::default(),
         }
     }
 
@@ -312,6 +318,19 @@ impl Scene {
             programs: true,
             ..self
         }
+    }
+
+    /// What notices external changes in this way.
+    pub fn watcher(&self, cadence: Cadence) -> Box<dyn Watcher> {
+        let all = self.dataplane.watch().unwrap().into_iter();
+        let mut fitting = all.filter(|watcher| watcher.cadence() == cadence);
+        fitting.next().expect("there is one")
+    }
+
+    /// Whether the canary finds everything in place.
+    pub fn is_intact(&self) -> bool {
+        let mut canary = self.watcher(Cadence::Polled);
+        !canary.changed(Duration::ZERO).unwrap()
     }
 
     /// Applies what changed; the number of steps.
@@ -336,16 +355,18 @@ impl Scene {
 
     pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
         self.take();
-        self.apply(Scope::Whole)
+        self.apply(Scope::Full)
     }
 
     fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
         let work = Work {
-            family: self.family,
             desired: &self.cluster.desired,
             scope,
+            local: &Addresses::open().unwrap().list(),
         };
-        self.dataplane.apply(&work)
+        let applied = self.dataplane.apply(&work)?;
+        self.last = applied.clone();
+        Ok(applied)
     }
 
     /// Forgets what it wrote, as after a restart.

@@ -1,5 +1,6 @@
 //! What people and other programs find in the table: names, types, places, words.
 
+use ferrule_dataplane::Dataplane as _;
 use std::path::Path;
 
 use ferrule_core::facts::{DetectLocal, Settings};

@@ -1,5 +1,6 @@
 //! What is in the kernel afterwards.
 
+use ferrule_dataplane::Dataplane as _;
 use std::io::Write;
 
 use ferrule_core::model::{Family, TrafficPolicy};

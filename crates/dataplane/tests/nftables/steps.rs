@@ -1,5 +1,6 @@
 //! What changes cost, and that nothing else is touched.
 
+use ferrule_dataplane::Dataplane as _;
 use std::time::{Duration, SystemTime};
 
 use ferrule_core::issue::Kind;

@@ -273,7 +273,7 @@ impl<T: Transport + Send> Scene<T> {
     /// Other options, from the next step on.
     pub fn options(&mut self, options: Options) -> &mut Self {
         self.options = options;
-        self.dataplane.set_options(options);
+        self.restart();
         self
     }
 
@@ -300,14 +300,15 @@ impl<T: Transport + Send> Scene<T> {
 
     pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
         self.take();
-        self.apply(Scope::Whole)
+        self.apply(Scope::Full)
     }
 
     fn apply(&mut self, scope: Scope<'_>) -> Result<Applied, ApplyError> {
         self.dataplane.apply(&Work {
-            family: self.family,
             desired: &self.desired,
             scope,
+            // They do not matter to this mode.
+            local: &[],
         })
     }
 

@@ -3,6 +3,7 @@
 //! What it does to a table is written down here as it sends it: its whole setup, then elements and
 //! chains of its own. A test with the real program is in the lab.
 
+use ferrule_dataplane::Dataplane as _;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 

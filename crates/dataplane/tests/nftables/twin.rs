@@ -12,6 +12,8 @@ use crate::support::*;
 
 /// A network of its own in which everything is always written anew.
 pub struct Twin {
+    place: Place,
+    options: Options,
     dataplane: Nftables,
     nft: Nft,
 }
@@ -24,18 +26,28 @@ impl Twin {
             let dataplane = Nftables::open(family, Options::default()).unwrap();
             (dataplane, open_here())
         });
-        Self { dataplane, nft }
+        Self {
+            place,
+            options: Options::default(),
+            dataplane,
+            nft,
+        }
     }
 
     /// What is in the kernel must be what a fresh start would write, but for chains that nothing
     /// leads to any more.
     pub fn assert_like<T: Transport + Send>(&mut self, scene: &Scene<T>) {
-        self.dataplane.set_options(scene.options);
+        if self.options != scene.options {
+            self.options = scene.options;
+            let (family, options) = (scene.family, scene.options);
+            let open = move || Nftables::open(family, options).unwrap();
+            self.dataplane = self.place.run(open);
+        }
         self.dataplane.remove().unwrap();
         let work = Work {
-            family: scene.family,
             desired: &scene.desired,
-            scope: Scope::Whole,
+            scope: Scope::Full,
+            local: &[],
         };
         self.dataplane.apply(&work).unwrap();
         let fresh = all_of_it(&mut self.nft, kernel(scene.family));

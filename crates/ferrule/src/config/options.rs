@@ -20,6 +20,7 @@ use super::v1alpha1::{
 };
 use super::validate::{Violations, validate, validate_logging};
 use crate::logging::info_v;
+use crate::modes::Section;
 
 /// Everything the program needs to know to start.
 #[derive(Clone, Debug)]
@@ -286,7 +287,7 @@ fn set_addresses(flags: &Flags, config: &mut Config) {
 fn set_modes(flags: &Flags, config: &mut Config) {
     config.mode.clone_from(&flags.proxy_mode.value.0);
     // The periods called iptables are those of every mode but ipvs.
-    let (sync, min_sync) = if config.mode == "ipvs" {
+    let (sync, min_sync) = if config.mode().section == Section::Ipvs {
         (&flags.ipvs_sync_period, &flags.ipvs_min_sync_period)
     } else {
         (&flags.iptables_sync_period, &flags.iptables_min_sync_period)

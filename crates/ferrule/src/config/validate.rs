@@ -12,6 +12,7 @@ use super::gates::{Gate, Gates};
 use super::go::{GoDuration, quote, split_host_port};
 use super::v1alpha1::{LoggingConfiguration, OutputRoutingOptions};
 use super::{Config, KUBERNETES_VERSION};
+use crate::modes::{self, Audit, Mode, Section};
 
 /// Everything that is wrong; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,27 +140,24 @@ fn modes(config: &Config, found: &mut Found) {
     const IPTABLES: &str = "KubeProxyIPTablesConfiguration.MasqueradeBit";
     const NFTABLES: &str = "KubeProxyNFTablesConfiguration.MasqueradeBit";
     found.within(IPTABLES, config.iptables_masquerade_bit, 0, 31);
-    if config.mode == "ipvs" {
+    let section = config.mode().section;
+    if section == Section::Ipvs {
         let ipvs = &config.ipvs;
-        let section = "KubeProxyIPVSConfiguration";
+        let path = "KubeProxyIPVSConfiguration";
         for (field, timeout) in [
             ("TCPTimeout", ipvs.tcp_timeout),
             ("TCPFinTimeout", ipvs.tcp_fin_timeout),
             ("UDPTimeout", ipvs.udp_timeout),
         ] {
-            found.no_negative_time(&format!("{section}.{field}"), timeout);
+            found.no_negative_time(&format!("{path}.{field}"), timeout);
         }
         for (at, cidr) in ipvs.exclude_cidrs.iter().flatten().enumerate() {
             if parse_cidr(cidr).is_none() {
-                found.invalid(
-                    &format!("{section}.ExcludeCidrs[{at}]"),
-                    quote(cidr),
-                    A_CIDR,
-                );
+                found.invalid(&format!("{path}.ExcludeCidrs[{at}]"), quote(cidr), A_CIDR);
             }
         }
     }
-    if config.mode == "nftables" {
+    if section == Section::Nftables {
         found.within(NFTABLES, config.nftables_masquerade_bit, 0, 31);
     }
 }
@@ -184,14 +182,15 @@ fn linux(config: &Config, found: &mut Found) {
 }
 
 fn mode(config: &Config, gates: &Gates, found: &mut Found) {
-    let known: &[&str] = if gates.is_on(Gate::KubeProxyIPVS) {
-        &["iptables", "ipvs", "nftables"]
-    } else {
-        &["iptables", "nftables"]
-    };
-    if config.mode.is_empty() || known.contains(&config.mode.as_str()) {
+    let allowed = |mode: &Mode| mode.gate.is_none_or(|gate| gates.is_on(gate));
+    if config.mode.is_empty() || modes::find(&config.mode).is_some_and(allowed) {
         return;
     }
+    let known: Vec<_> = modes::listed()
+        .into_iter()
+        .filter(|mode| allowed(mode))
+        .map(|mode| mode.name)
+        .collect();
     let detail = format!(
         "must be {} or blank (blank means the best-available proxy [currently iptables])",
         known.join(", ")
@@ -208,10 +207,11 @@ fn periods(config: &Config, found: &mut Found) {
         let detail = "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
         found.invalid("SyncPeriod", quoted(min_sync), detail);
     }
-    // kube-proxy lets this pass and then crashes: both modes sync everything every hour, and
+    // kube-proxy lets this pass and then crashes: such modes sync everything every hour, and
     // cannot rest longer than that.
     let hour = GoDuration::from_secs(3600);
-    if min_sync > hour && ["iptables", "nftables"].contains(&config.mode.as_str()) {
+    let hourly = modes::find(&config.mode).is_some_and(|mode| mode.audit == Audit::Hourly);
+    if min_sync > hour && hourly {
         let detail = format!(
             "must not be greater than {hour} in mode {}, which syncs everything at least that \
              often",

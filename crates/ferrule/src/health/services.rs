@@ -111,12 +111,11 @@ impl ServiceHealth {
     }
 
     /// Takes what this node's addresses are now; the next [`ServiceHealth::apply`] makes it so.
-    /// Ports on addresses that stay are not touched. `local` is `None` when they could not be
-    /// listed: then every address is meant.
-    pub fn listen_on(&mut self, node_ports: &NodePorts, local: Option<&[IpAddr]>) {
-        let addresses = match (node_ports, local) {
-            (NodePorts::All, _) | (_, None) => everywhere(self.family),
-            (_, Some(local)) => node_ports
+    /// Ports on addresses that stay are not touched.
+    pub fn listen_on(&mut self, node_ports: &NodePorts, local: &[IpAddr]) {
+        let addresses = match node_ports {
+            NodePorts::All => everywhere(self.family),
+            NodePorts::Within(_) | NodePorts::Nowhere => node_ports
                 .among(local, self.family)
                 .into_iter()
                 .filter(|ip| !is_link_local(*ip))

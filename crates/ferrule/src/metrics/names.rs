@@ -3,8 +3,6 @@
 //! Names, types, labels and buckets equal kube-proxy's; the help texts are our own words behind
 //! the same stability mark. docs/metrics.md lists the same, and a test compares the two.
 
-use super::Mode;
-
 /// One metric as it is declared.
 #[derive(Debug)]
 pub struct Declared {
@@ -14,10 +12,25 @@ pub struct Declared {
     pub kind: Kind,
     /// Its labels; without any it is there from the start, otherwise from its first use.
     pub labels: &'static [&'static str],
-    /// Where it is shown.
-    pub modes: &'static [Mode],
+    /// Which modes have it.
+    pub group: Group,
     /// What it says to a reader.
     pub help: &'static str,
+}
+
+/// Metrics that exist in the same modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Every mode has them.
+    All,
+    /// A sync can be partial.
+    Partial,
+    /// Rules are given to `iptables-restore`, or could be.
+    Restore,
+    /// Rules of iptables are counted.
+    Iptables,
+    /// Rules are nftables transactions.
+    Nftables,
 }
 
 /// The type of a metric.
@@ -33,6 +46,7 @@ pub enum Kind {
 
 impl Kind {
     /// The word of the exposition.
+    #[cfg(test)]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -72,26 +86,20 @@ impl Buckets {
     }
 }
 
-const EVERYWHERE: &[Mode] = &Mode::ALL;
-/// Where a sync can be partial.
-const INCREMENTAL: &[Mode] = &[Mode::Iptables, Mode::Nftables, Mode::Ebpf];
-const IPTABLES: &[Mode] = &[Mode::Iptables];
-const RESTORE: &[Mode] = &[Mode::Iptables, Mode::Ipvs];
-const NFTABLES: &[Mode] = &[Mode::Nftables];
-
 const FAMILY: &[&str] = &["ip_family"];
 
 macro_rules! declare {
-    ($($(#[$doc:meta])* $id:ident = $name:literal, $kind:expr, $labels:expr, $modes:expr, $help:literal;)*) => {
+    ($($(#[$doc:meta])* $id:ident = $name:literal, $kind:expr, $labels:expr, $group:ident, $help:literal;)*) => {
         $($(#[$doc])* pub const $id: Declared = Declared {
             name: $name,
             kind: $kind,
             labels: $labels,
-            modes: $modes,
+            group: Group::$group,
             help: $help,
         };)*
 
         /// Every metric there is.
+        #[cfg(test)]
         pub const ALL: &[&Declared] = &[$(&$id),*];
     };
 }
@@ -102,167 +110,167 @@ use Kind::{Counter, Gauge, Histogram};
 declare! {
     /// Every attempt, successful or not.
     SYNC_DURATION = "kubeproxy_sync_proxy_rules_duration_seconds",
-        Histogram(Sync), FAMILY, EVERYWHERE,
+        Histogram(Sync), FAMILY, All,
         "[ALPHA] How long one attempt to program the node took, in seconds";
     /// Attempts that looked at everything.
     SYNC_FULL_DURATION = "kubeproxy_sync_full_proxy_rules_duration_seconds",
-        Histogram(Sync), FAMILY, INCREMENTAL,
+        Histogram(Sync), FAMILY, Partial,
         "[ALPHA] How long one attempt to program everything anew took, in seconds";
     /// Attempts that wrote a difference.
     SYNC_PARTIAL_DURATION = "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-        Histogram(Sync), FAMILY, INCREMENTAL,
+        Histogram(Sync), FAMILY, Partial,
         "[ALPHA] How long one attempt to program what changed took, in seconds";
     /// Success only.
     LAST_SYNC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-        Gauge, FAMILY, EVERYWHERE,
+        Gauge, FAMILY, All,
         "[ALPHA] When the node was last programmed with success, as Unix time";
     /// Also when the loop starts.
     LAST_QUEUED = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-        Gauge, FAMILY, EVERYWHERE,
+        Gauge, FAMILY, All,
         "[ALPHA] When a change was last queued for programming, as Unix time";
     /// From the change in the cluster to the kernel of this node.
     NETWORK_PROGRAMMING = "kubeproxy_network_programming_duration_seconds",
-        Histogram(Programming), FAMILY, EVERYWHERE,
+        Histogram(Programming), FAMILY, All,
         "[ALPHA] From a change of a Service or its endpoints until this node knows it, in seconds";
     /// Slices that wait.
     ENDPOINTS_PENDING = "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-        Gauge, &[], EVERYWHERE,
+        Gauge, &[], All,
         "[ALPHA] Changes of endpoints that wait to be programmed";
     /// Slice events, each counted once.
     ENDPOINTS_TOTAL = "kubeproxy_sync_proxy_rules_endpoint_changes_total",
-        Counter, &[], EVERYWHERE,
+        Counter, &[], All,
         "[ALPHA] Changes of endpoints that arrived";
     /// Services that wait.
     SERVICES_PENDING = "kubeproxy_sync_proxy_rules_service_changes_pending",
-        Gauge, &[], EVERYWHERE,
+        Gauge, &[], All,
         "[ALPHA] Changes of Services that wait to be programmed";
     /// Service events, each counted once.
     SERVICES_TOTAL = "kubeproxy_sync_proxy_rules_service_changes_total",
-        Counter, &[], EVERYWHERE,
+        Counter, &[], All,
         "[ALPHA] Changes of Services that arrived";
     /// A Local policy and no local endpoint.
     NO_LOCAL_ENDPOINTS = "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-        Gauge, &["ip_family", "traffic_policy"], EVERYWHERE,
+        Gauge, &["ip_family", "traffic_policy"], All,
         "[ALPHA] Service ports that have endpoints, but none on this node where their policy asks for one";
     /// Answers of `/healthz`.
     HEALTHZ = "kubeproxy_proxy_healthz_total",
-        Counter, &["code"], EVERYWHERE,
+        Counter, &["code"], All,
         "[ALPHA] Answers of /healthz by HTTP status";
     /// Answers of `/livez`.
     LIVEZ = "kubeproxy_proxy_livez_total",
-        Counter, &["code"], EVERYWHERE,
+        Counter, &["code"], All,
         "[ALPHA] Answers of /livez by HTTP status";
     /// `iptables-restore` said no.
     RESTORE_FAILURES = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-        Counter, FAMILY, RESTORE,
+        Counter, FAMILY, Restore,
         "[ALPHA] Times that iptables-restore failed";
     /// It said no to a difference.
     PARTIAL_RESTORE_FAILURES = "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-        Counter, FAMILY, IPTABLES,
+        Counter, FAMILY, Iptables,
         "[ALPHA] Times that iptables-restore failed on a partial change";
     /// All of ours.
     IPTABLES_RULES = "kubeproxy_sync_proxy_rules_iptables_total",
-        Gauge, &["ip_family", "table"], IPTABLES,
+        Gauge, &["ip_family", "table"], Iptables,
         "[ALPHA] Rules of ours in the table";
     /// Those of the last time.
     IPTABLES_LAST = "kubeproxy_sync_proxy_rules_iptables_last",
-        Gauge, &["ip_family", "table"], IPTABLES,
+        Gauge, &["ip_family", "table"], Iptables,
         "[ALPHA] Rules written to the table by the last sync";
     /// Read from the kernel when asked.
     INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-        Counter, &[], IPTABLES,
+        Counter, &[], Iptables,
         "[ALPHA] Packets dropped because connection tracking found them invalid";
     /// Read from the kernel when asked.
     LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-        Counter, &[], IPTABLES,
+        Counter, &[], Iptables,
         "[ALPHA] Packets to NodePorts that came over the loopback interface";
     /// The kernel said no.
     NFTABLES_SYNC_FAILURES = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-        Counter, FAMILY, NFTABLES,
+        Counter, FAMILY, Nftables,
         "[ALPHA] nftables transactions that failed";
     /// It said no to a deletion.
     NFTABLES_CLEANUP_FAILURES = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-        Counter, FAMILY, NFTABLES,
+        Counter, FAMILY, Nftables,
         "[ALPHA] Deletions of unused nftables objects that failed";
     /// Clearing stale flows.
     CONNTRACK_DURATION = "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-        Histogram(Sync), FAMILY, EVERYWHERE,
+        Histogram(Sync), FAMILY, All,
         "[ALPHA] How long one search for stale tracked flows took, in seconds";
     /// Flows that were stale.
     CONNTRACK_DELETED = "kubeproxy_conntrack_reconciler_deleted_entries_total",
-        Counter, FAMILY, EVERYWHERE,
+        Counter, FAMILY, All,
         "[ALPHA] Stale tracked flows that were deleted";
 
     /// What we are to Kubernetes.
     BUILD_INFO = "kubernetes_build_info",
         Gauge,
         &["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"],
-        EVERYWHERE,
+        All,
         "[BETA] The Kubernetes version this program stands for; always 1";
     /// Feature gates.
     FEATURE_ENABLED = "kubernetes_feature_enabled",
-        Gauge, &["name", "stage"], EVERYWHERE,
+        Gauge, &["name", "stage"], All,
         "[BETA] Whether a feature gate is on";
     /// Requests to the API server.
     REST_REQUESTS = "rest_client_requests_total",
-        Counter, &["code", "host", "method"], EVERYWHERE,
+        Counter, &["code", "host", "method"], All,
         "[ALPHA] Requests to the API server by status, method and host";
     /// How long they take.
     REST_DURATION = "rest_client_request_duration_seconds",
-        Histogram(Request), &["host", "verb"], EVERYWHERE,
+        Histogram(Request), &["host", "verb"], All,
         "[ALPHA] How long requests to the API server took, in seconds";
 
     /// Processor time.
-    PROCESS_CPU = "process_cpu_seconds_total", Counter, &[], EVERYWHERE,
+    PROCESS_CPU = "process_cpu_seconds_total", Counter, &[], All,
         "Processor time used, user and system, in seconds";
     /// Limit of descriptors.
-    PROCESS_MAX_FDS = "process_max_fds", Gauge, &[], EVERYWHERE,
+    PROCESS_MAX_FDS = "process_max_fds", Gauge, &[], All,
         "File descriptors this process may open";
     /// Descriptors.
-    PROCESS_OPEN_FDS = "process_open_fds", Gauge, &[], EVERYWHERE,
+    PROCESS_OPEN_FDS = "process_open_fds", Gauge, &[], All,
         "File descriptors that are open";
     /// Of the whole network namespace.
-    PROCESS_RECEIVED = "process_network_receive_bytes_total", Counter, &[], EVERYWHERE,
+    PROCESS_RECEIVED = "process_network_receive_bytes_total", Counter, &[], All,
         "Bytes received over the network, as this process sees it";
     /// Of the whole network namespace.
-    PROCESS_SENT = "process_network_transmit_bytes_total", Counter, &[], EVERYWHERE,
+    PROCESS_SENT = "process_network_transmit_bytes_total", Counter, &[], All,
         "Bytes sent over the network, as this process sees it";
     /// Memory in use.
-    PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[], EVERYWHERE,
+    PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[], All,
         "Memory in use, in bytes";
     /// The start.
-    PROCESS_START = "process_start_time_seconds", Gauge, &[], EVERYWHERE,
+    PROCESS_START = "process_start_time_seconds", Gauge, &[], All,
         "When this process started, as Unix time";
     /// Address space.
-    PROCESS_VIRTUAL = "process_virtual_memory_bytes", Gauge, &[], EVERYWHERE,
+    PROCESS_VIRTUAL = "process_virtual_memory_bytes", Gauge, &[], All,
         "Address space in use, in bytes";
     /// Limit of address space.
-    PROCESS_VIRTUAL_MAX = "process_virtual_memory_max_bytes", Gauge, &[], EVERYWHERE,
+    PROCESS_VIRTUAL_MAX = "process_virtual_memory_max_bytes", Gauge, &[], All,
         "Address space this process may use, in bytes";
 
     /// What we are.
-    FERRULE_BUILD = "ferrule_build_info", Gauge, &["commit", "mode", "version"], EVERYWHERE,
+    FERRULE_BUILD = "ferrule_build_info", Gauge, &["commit", "mode", "version"], All,
         "[ALPHA] The version of ferrule and the mode it runs in; always 1";
     /// The size of the picture.
-    DESIRED_PORTS = "ferrule_desired_service_ports", Gauge, FAMILY, EVERYWHERE,
+    DESIRED_PORTS = "ferrule_desired_service_ports", Gauge, FAMILY, All,
         "[ALPHA] Service ports this node should serve";
     /// The size of the picture.
-    DESIRED_ENDPOINTS = "ferrule_desired_endpoints", Gauge, FAMILY, EVERYWHERE,
+    DESIRED_ENDPOINTS = "ferrule_desired_endpoints", Gauge, FAMILY, All,
         "[ALPHA] Endpoints this node should send to, counted per Service port";
     /// What is wrong in the input.
-    ISSUES = "ferrule_issues", Gauge, &["severity"], EVERYWHERE,
+    ISSUES = "ferrule_issues", Gauge, &["severity"], All,
         "[ALPHA] Things that are wrong with watched objects now";
     /// Work done.
-    SYNC_STEPS = "ferrule_sync_steps_total", Counter, FAMILY, EVERYWHERE,
+    SYNC_STEPS = "ferrule_sync_steps_total", Counter, FAMILY, All,
         "[ALPHA] Changes written to the kernel";
     /// Watches that broke.
-    WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], EVERYWHERE,
+    WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], All,
         "[ALPHA] Watches that ended, as they do every few minutes, and began again";
 
     /// On `/metrics/slis`.
-    HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], EVERYWHERE,
+    HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], All,
         "[STABLE] Whether a health check passed when it was last run";
     /// On `/metrics/slis`.
-    HEALTHCHECKS = "kubernetes_healthchecks_total", Counter, &["name", "status", "type"], EVERYWHERE,
+    HEALTHCHECKS = "kubernetes_healthchecks_total", Counter, &["name", "status", "type"], All,
         "[STABLE] Results of health checks";
 }

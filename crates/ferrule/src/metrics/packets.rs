@@ -7,9 +7,6 @@ use prometheus::proto::MetricFamily;
 use super::names::{self, Declared};
 use super::process::family;
 
-/// Reads one of the kernel's counters by its name.
-pub type ReadPackets = Box<dyn Fn(&str) -> io::Result<u64> + Send + Sync>;
-
 /// A counter our rules feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketCounter {
@@ -41,11 +38,11 @@ impl PacketCounter {
 
 /// The counters and how to read them.
 pub(super) struct Packets {
-    read: ReadPackets,
+    read: fn(&str) -> io::Result<u64>,
 }
 
 impl Packets {
-    pub(super) const fn new(read: ReadPackets) -> Self {
+    pub(super) const fn new(read: fn(&str) -> io::Result<u64>) -> Self {
         Self { read }
     }
 

@@ -5,7 +5,7 @@
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
-use super::{Mode, Registry, Shelf, names};
+use super::{Registry, Shelf, names};
 
 /// Results of health checks.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Slis {
     pub(super) fn new() -> Self {
         let shelf = Shelf {
             // They are the same in every mode.
-            mode: Mode::Nftables,
+            groups: &[],
             registry: Registry::new(),
         };
         Self {

@@ -7,6 +7,7 @@ use ferrule_core::issue::ObjectKey;
 
 use super::packets::PacketCounter;
 use super::*;
+use crate::modes;
 
 const E: &str = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 \
                  8.192 16.384 +Inf";
@@ -41,17 +42,23 @@ fn now() -> Timestamp {
     "2026-11-15T09:26:51.5Z".parse().unwrap()
 }
 
-fn with_packets(mode: Mode) -> Metrics {
+fn mode(name: &str) -> &'static Mode {
+    modes::find(name).unwrap()
+}
+
+fn with_packets(mode: &'static Mode) -> Metrics {
     let metrics = Metrics::new(mode);
-    metrics.read_packets_with(Box::new(|_| Ok(7)));
+    if mode.packets.is_some() {
+        metrics.read_packets_with(|_| Ok(7));
+    }
     metrics
 }
 
 /// Everything is called once for both families.
-fn exercised(mode: Mode) -> Metrics {
+fn exercised(mode: &'static Mode) -> Metrics {
     let metrics = with_packets(mode);
     let second = Duration::from_secs(1);
-    metrics.heard(1, 1);
+    metrics.received(1, 1);
     metrics.set_pending(1, 1);
     metrics.healthz_answered(StatusCode::OK);
     metrics.livez_answered(StatusCode::SERVICE_UNAVAILABLE);
@@ -66,7 +73,7 @@ fn exercised(mode: Mode) -> Metrics {
         metrics.iptables_partial_restore_failed(family);
         metrics.set_iptables_rules(family, "nat", 9, 3);
         metrics.nftables_sync_failed(family);
-        metrics.nftables_cleanup_failed(family);
+        metrics.cleanup_failed(family);
         metrics.observe_conntrack(family, second, 0);
         metrics.count_steps(family, 3);
     }
@@ -164,9 +171,9 @@ fn core_075_each_mode_shows_its_metrics_with_their_labels_and_buckets() {
         .collect();
     assert_eq!(programming.len(), 82, "81 bounds and infinity");
     for (mode, letter) in [
-        (Mode::Iptables, 'i'),
-        (Mode::Ipvs, 'v'),
-        (Mode::Nftables, 'n'),
+        (mode("iptables"), 'i'),
+        (mode("ipvs"), 'v'),
+        (mode("nftables"), 'n'),
     ] {
         let expected: BTreeMap<String, Shown> = EXPECTED
             .lines()
@@ -198,21 +205,21 @@ fn core_075_before_anything_happens_only_unlabelled_metrics_are_there() {
         "sync_proxy_rules_service_changes_pending",
         "sync_proxy_rules_service_changes_total",
     ];
-    assert_eq!(names(&with_packets(Mode::Nftables).render()), changes);
-    assert_eq!(names(&with_packets(Mode::Ipvs).render()), changes);
+    assert_eq!(names(&with_packets(mode("nftables")).render()), changes);
+    assert_eq!(names(&with_packets(mode("ipvs")).render()), changes);
     let packets = [
         "iptables_ct_state_invalid_dropped_packets_total",
         "iptables_localhost_nodeports_accepted_packets_total",
     ];
     assert_eq!(
-        names(&with_packets(Mode::Iptables).render()),
+        names(&with_packets(mode("iptables")).render()),
         [&packets[..], &changes[..]].concat()
     );
 }
 
 #[test]
 fn core_075_after_the_first_sync_its_metrics_are_there_and_failures_are_not() {
-    let metrics = Metrics::new(Mode::Nftables);
+    let metrics = Metrics::new(mode("nftables"));
     for family in Family::ALL {
         metrics.set_last_queued(family, now());
         let took = Duration::from_millis(3);
@@ -259,7 +266,7 @@ fn core_075_after_the_first_sync_its_metrics_are_there_and_failures_are_not() {
 
 #[test]
 fn core_076_a_failed_sync_is_observed_but_moves_no_timestamp() {
-    let metrics = Metrics::new(Mode::Nftables);
+    let metrics = Metrics::new(mode("nftables"));
     metrics.observe_sync(Family::V4, SyncKind::Partial, Duration::from_secs(1), None);
     let text = metrics.render();
     let count = |kind: &str| {
@@ -274,7 +281,7 @@ fn core_076_a_failed_sync_is_observed_but_moves_no_timestamp() {
 
 #[test]
 fn ipt_074_a_failed_partial_sync_counts_twice_and_a_full_one_once() {
-    let metrics = Metrics::new(Mode::Iptables);
+    let metrics = Metrics::new(mode("iptables"));
     let counts = || {
         let text = metrics.render();
         ["", "partial_"].map(|kind| {
@@ -291,16 +298,16 @@ fn ipt_074_a_failed_partial_sync_counts_twice_and_a_full_one_once() {
 
 #[test]
 fn core_078_packet_counters_are_absent_when_the_kernel_has_none() {
-    let without = Metrics::new(Mode::Iptables).render();
+    let without = Metrics::new(mode("iptables")).render();
     assert!(!without.contains("kubeproxy_iptables_"), "{without}");
 
-    let metrics = Metrics::new(Mode::Iptables);
-    metrics.read_packets_with(Box::new(|object| {
+    let metrics = Metrics::new(mode("iptables"));
+    metrics.read_packets_with(|object| {
         if object == PacketCounter::InvalidDropped.object() {
             return Ok(41);
         }
         Err(io::Error::from(io::ErrorKind::NotFound))
-    }));
+    });
     let text = metrics.render();
     let dropped = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total";
     assert_eq!(sample(&text, dropped), Some("41"));
@@ -312,9 +319,9 @@ fn core_078_packet_counters_are_absent_when_the_kernel_has_none() {
 
 #[test]
 fn changes_are_counted_once_and_wait_until_they_are_taken() {
-    let metrics = Metrics::new(Mode::Nftables);
-    metrics.heard(3, 1);
-    metrics.heard(1, 2);
+    let metrics = Metrics::new(mode("nftables"));
+    metrics.received(3, 1);
+    metrics.received(1, 2);
     metrics.set_pending(2, 2);
     let value = |what: &str| {
         let series = format!("kubeproxy_sync_proxy_rules_{what}");
@@ -332,7 +339,7 @@ fn changes_are_counted_once_and_wait_until_they_are_taken() {
 
 #[test]
 fn what_is_generic_and_what_is_ours() {
-    let metrics = exercised(Mode::Ebpf);
+    let metrics = exercised(mode("nftables"));
     let issue = |severity| Issue {
         object: ObjectKey::Node("n".into()),
         field: "f".to_owned(),
@@ -367,7 +374,7 @@ fn what_is_generic_and_what_is_ours() {
             "1",
         ),
         (
-            "ferrule_build_info{commit=\"abc\",mode=\"ebpf\",version=\"0.1.0\"}",
+            "ferrule_build_info{commit=\"abc\",mode=\"nftables\",version=\"0.1.0\"}",
             "1",
         ),
         ("ferrule_issues{severity=\"note\"}", "1"),
@@ -400,14 +407,19 @@ fn the_document_lists_what_is_declared() {
             .iter()
             .map(|label| format!("`{label}`"))
             .collect();
-        let modes: Vec<_> = metric.modes.iter().map(|mode| mode.as_str()).collect();
+        let group = metric.group;
+        let modes: Vec<_> = modes::ALL
+            .iter()
+            .filter(|mode| mode.about.is_some() && mode.metrics.contains(&group))
+            .map(|mode| mode.name)
+            .collect();
         let row = [
             metric.kind.as_str().to_owned(),
             match labels.as_slice() {
                 [] => "–".to_owned(),
                 labels => labels.join(", "),
             },
-            if metric.modes.len() == Mode::ALL.len() {
+            if group == Group::All {
                 "all".to_owned()
             } else {
                 modes.join(", ")

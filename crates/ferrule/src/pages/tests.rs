@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::*;
 use crate::http::testing::{Client, Runtime, ask, body, loopback, status};
 use crate::http::{Network, Server};
-use crate::metrics::Mode;
 
 /// A running metrics server.
 struct Bench {
@@ -17,7 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new(complete: impl FnOnce(Pages) -> Pages) -> Self {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables));
+        let metrics = Arc::new(Metrics::new(crate::modes::find("nftables").unwrap()));
         let configz = || r#"{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration"}}"#;
         let pages = Pages::new(metrics, Box::new(move || configz().to_owned()));
         let handler = complete(pages).handler();
@@ -400,7 +399,7 @@ fn core_074_what_is_not_offered_is_406_and_without_the_gate_404() {
 
 #[test]
 fn many_scrapers_are_served() {
-    let metrics = Arc::new(Metrics::new(Mode::Iptables));
+    let metrics = Arc::new(Metrics::new(crate::modes::find("iptables").unwrap()));
     let pages = Pages::new(metrics, Box::new(String::new));
     let runtime = Runtime::start();
     let handler = pages.handler();

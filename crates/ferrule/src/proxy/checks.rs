@@ -1,13 +1,15 @@
-//! Settings that cannot be right on this machine and this Node, told before anybody wonders.
+//! Settings that cannot be right on this machine and this Node, reported before anybody wonders.
 //!
 //! In: the configuration, what the kernel supports, what the Node says. Out: complaints; a fatal
 //! one means that traffic would silently go wrong.
 
 use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ferrule_core::facts::{DetectLocal, node_ips};
 use ferrule_core::model::{Family, Node, parse_cidr};
 use ipnet::IpNet;
+use tokio::sync::mpsc;
 
 use crate::config::Config;
 
@@ -20,7 +22,61 @@ pub struct Complaint {
     pub fatal: bool,
 }
 
-/// Looks at all of it.
+/// Checks the settings in force, whenever the Node is another.
+pub struct Checks {
+    config: Arc<RwLock<Config>>,
+    supported: Vec<Family>,
+    /// Ends the program.
+    fatal: mpsc::Sender<anyhow::Error>,
+    /// What was logged, so that each is logged once; `None` before the first check.
+    complained: Option<Vec<Complaint>>,
+}
+
+impl Checks {
+    /// Nothing is checked yet.
+    pub const fn new(
+        config: Arc<RwLock<Config>>,
+        supported: Vec<Family>,
+        fatal: mpsc::Sender<anyhow::Error>,
+    ) -> Self {
+        Self {
+            config,
+            supported,
+            fatal,
+            complained: None,
+        }
+    }
+
+    /// Checks whether the settings can be right on this Node.
+    pub fn check(&mut self, node: &Node) {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let complaints = complaints(&config, &self.supported, node);
+        drop(config);
+        let known = self.complained.take().unwrap_or_default();
+        for complaint in complaints.iter().filter(|one| !known.contains(one)) {
+            if complaint.fatal {
+                // When it is full, the program is ending already.
+                _ = self.fatal.try_send(anyhow::anyhow!(complaint.text.clone()));
+            } else {
+                let err = &complaint.text;
+                tracing::error!(
+                    err,
+                    "Kube-proxy configuration may be incomplete or incorrect"
+                );
+            }
+        }
+        self.complained = Some(complaints);
+    }
+
+    /// Where there is no Node to compare with, much shows without one.
+    pub fn check_without_node(&mut self) {
+        if self.complained.is_none() {
+            self.check(&Node::default());
+        }
+    }
+}
+
+/// Everything that cannot be right.
 pub fn complaints(config: &Config, supported: &[Family], node: &Node) -> Vec<Complaint> {
     let (primary, _) = node_ips(&node.addresses, config.bind_ip());
     let mut found = Vec::new();

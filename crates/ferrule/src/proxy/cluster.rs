@@ -1,5 +1,6 @@
 //! Where news of the cluster comes from: manifests or an API server.
 
+use ferrule_dataplane::error_chain;
 use std::future::pending;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,7 +11,6 @@ use anyhow::anyhow;
 use http::Method;
 use tokio::sync::mpsc;
 
-use super::reporter::whole;
 use super::servers::Fallen;
 use crate::config::gates::Gate;
 use crate::config::options::Options;
@@ -138,7 +138,7 @@ fn follow_manifests(
                 return ControlFlow::Break(());
             }
             Err(error) => {
-                let err = whole(&error);
+                let err = error_chain(&error);
                 tracing::error!(err, "Manifests cannot be used; the last good ones stay");
             }
         }

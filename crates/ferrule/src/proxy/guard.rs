@@ -1,157 +1,143 @@
-//! Notices that somebody else changed our rules, and tells sync.
+//! Guards what is programmed: waits for external changes, and has sync undo them.
+//!
+//! In: the watchers of a family, as soon as it is programmed. Out: [`Input::Resync`] for that
+//! family. Each watcher has a thread of its own.
 
-use std::collections::BTreeSet;
 use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::iptables::Canary;
-use ferrule_dataplane::listen::{Listener, Rules};
+use ferrule_dataplane::{Cadence, Watcher, error_chain};
 use tokio::sync::mpsc;
 
-use super::reporter::whole;
 use crate::logging::info_v;
 use crate::sync::Input;
 
-/// How long to wait for a change; it only matters that it is long.
-const PATIENCE: Duration = Duration::from_hours(1);
+#[cfg(test)]
+mod tests;
 
-/// How long to wait before listening again when that failed.
-const HEARING_LOST: Duration = Duration::from_secs(10);
+/// How long a watcher waits for a notification; it only matters that it is long.
+const TIMEOUT: Duration = Duration::from_hours(1);
 
-/// One change often comes in many pieces; silence for so long ends it.
-const PIECES: Duration = Duration::from_millis(1);
+/// How long to wait after a watcher failed.
+const RETRY: Duration = Duration::from_secs(10);
 
-/// So many pieces are believed at once, however many follow.
-const ENOUGH: usize = 256;
+/// One change often comes in many notifications; silence for so long ends it.
+const PAUSE: Duration = Duration::from_millis(1);
 
-/// How others' changes are noticed.
+/// So many notifications are read before sync is woken, however many follow.
+const MOST: usize = 256;
+
+/// Starts watchers, and tells sync what they notice.
 pub struct Guard {
-    /// By what changes of ours are told from those of others, and whose rules they are.
-    own: Vec<(Rules, u32)>,
-    canaries: Vec<(Family, Canary)>,
-    /// How often canaries are looked at.
-    period: Duration,
-}
-
-/// The families that one change concerns, in however many pieces it comes. Telling sync of each
-/// piece would have it look at everything again after it has repaired everything.
-fn change(listener: &mut Listener) -> io::Result<BTreeSet<Family>> {
-    let mut families = BTreeSet::new();
-    let mut piece = listener.next(PATIENCE)?;
-    for _ in 0..ENOUGH {
-        if piece.is_empty() {
-            break;
-        }
-        families.extend(piece);
-        piece = listener.next(PIECES)?;
-    }
-    families.extend(piece);
-    Ok(families)
+    sync: mpsc::Sender<Input>,
+    period: Period,
 }
 
 impl Guard {
-    /// Nothing is guarded yet.
-    pub const fn new(period: Duration) -> Self {
-        Self {
-            own: Vec::new(),
-            canaries: Vec::new(),
-            period,
-        }
+    /// Polled watchers inspect the kernel once per period.
+    pub const fn new(sync: mpsc::Sender<Input>, period: Period) -> Self {
+        Self { sync, period }
     }
 
-    /// The kernel tells of changes to these rules; those of this port are ours.
-    pub fn listen_except(&mut self, rules: Rules, port: u32) {
-        self.own.push((rules, port));
-    }
-
-    /// Where nothing is told, or was before anybody listened, it is asked for now and then.
-    pub fn watch_canary(&mut self, family: Family, canary: Canary) {
-        self.canaries.push((family, canary));
-    }
-
-    /// Begins. Not before everything was programmed once: until then all is as others left it.
-    pub fn start(self, sync: mpsc::Sender<Input>) {
-        for rules in [Rules::Nftables, Rules::Iptables] {
-            let own = self.own.iter().filter(|(whose, _)| *whose == rules);
-            let own: Vec<u32> = own.map(|(_, port)| *port).collect();
-            if !own.is_empty() {
-                let sync = sync.clone();
-                // At once: nobody tells what happens before.
-                let listener = Listener::open(rules, own.clone());
-                spawn(move || listen(listener, rules, &own, &sync));
+    /// Guards a family from now on.
+    pub fn start(&self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
+        let watchers = watchers.unwrap_or_else(|error| {
+            warn(family, &error);
+            Vec::new()
+        });
+        for watcher in watchers {
+            let (sync, period) = (self.sync.clone(), self.period.clone());
+            let thread = thread::Builder::new().name("guard".to_owned());
+            let spawned = thread.spawn(move || watch(watcher, family, &sync, &period));
+            if let Err(error) = spawned {
+                warn(family, &error);
             }
         }
-        let (canaries, period) = (self.canaries, self.period);
-        if !canaries.is_empty() {
-            spawn(move || look_after(&canaries, period, &sync));
+    }
+}
+
+/// The sync period, which may change while others wait by it.
+#[derive(Clone, Debug)]
+pub struct Period(Arc<(Mutex<Duration>, Condvar)>);
+
+impl Period {
+    /// This long, for now.
+    pub fn new(period: Duration) -> Self {
+        Self(Arc::new((Mutex::new(period), Condvar::new())))
+    }
+
+    /// Another one, also for those who wait already.
+    pub fn set(&self, period: Duration) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = period;
+        self.0.1.notify_all();
+    }
+
+    /// Returns when a period has passed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time already waited counts when the period changes"
+    )]
+    pub fn wait(&self) {
+        let begun = Instant::now();
+        let (period, changed) = &*self.0;
+        let mut period = period.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(left) = period.checked_sub(begun.elapsed()) {
+            let waited = changed.wait_timeout(period, left);
+            period = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
-
-fn spawn(work: impl FnOnce() + Send + 'static) {
-    let thread = thread::Builder::new().name("guard".to_owned());
-    if let Err(error) = thread.spawn(work) {
-        tell(&error);
-    }
-}
-
-fn tell(error: &io::Error) {
-    let err = whole(error);
-    tracing::error!(
-        err,
-        "Changes that others make to the rules may go unnoticed"
-    );
 }
 
 /// Until sync is gone.
-fn listen(first: io::Result<Listener>, rules: Rules, own: &[u32], sync: &mpsc::Sender<Input>) {
-    let mut result = first.and_then(|listener| hear(listener, BTreeSet::new(), sync));
-    while let Err(error) = result {
-        tell(&error);
-        thread::sleep(HEARING_LOST);
-        // Whatever happened meanwhile was told to nobody.
-        let all = BTreeSet::from(Family::ALL);
-        let listener = Listener::open(rules, own.to_vec());
-        result = listener.and_then(|listener| hear(listener, all, sync));
-    }
-}
-
-fn hear(
-    mut listener: Listener,
-    mut doubtful: BTreeSet<Family>,
+fn watch(
+    mut watcher: Box<dyn Watcher>,
+    family: Family,
     sync: &mpsc::Sender<Input>,
-) -> io::Result<()> {
+    period: &Period,
+) {
     loop {
-        for family in doubtful {
-            if !doubt(family, sync) {
-                return Ok(());
-            }
+        if watcher.cadence() == Cadence::Polled {
+            period.wait();
         }
-        doubtful = change(&mut listener)?;
-    }
-}
-
-fn look_after(canaries: &[(Family, Canary)], period: Duration, sync: &mpsc::Sender<Input>) {
-    loop {
-        thread::sleep(period);
-        for (family, canary) in canaries {
-            match canary.is_intact() {
-                Ok(true) => {}
-                Ok(false) if doubt(*family, sync) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    let err = whole(&error);
-                    info_v!(2, ipFamily = %family, err, "Cannot tell whether rules were flushed");
+        match changed(&mut *watcher) {
+            Ok(false) => {}
+            Ok(true) => {
+                info_v!(2, ipFamily = %family, "External change to our rules; resyncing");
+                if sync.blocking_send(Input::Resync(family)).is_err() {
+                    return;
                 }
             }
+            Err(error) => {
+                warn(family, &error);
+                thread::sleep(RETRY);
+            }
+        }
+        if sync.is_closed() {
+            return;
         }
     }
 }
 
-/// Whether sync still listens.
-fn doubt(family: Family, sync: &mpsc::Sender<Input>) -> bool {
-    info_v!(2, ipFamily = %family, "Somebody changed our rules; looking at all of them");
-    sync.blocking_send(Input::Doubt(family)).is_ok()
+/// Waits for one change, in however many notifications it comes. Waking sync by each would have it
+/// compare everything again after it has repaired everything.
+fn changed(watcher: &mut dyn Watcher) -> io::Result<bool> {
+    if !watcher.changed(TIMEOUT)? {
+        return Ok(false);
+    }
+    if watcher.cadence() == Cadence::Notified {
+        for _ in 0..MOST {
+            if !watcher.changed(PAUSE)? {
+                break;
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn warn(family: Family, error: &io::Error) {
+    let err = error_chain(error);
+    tracing::warn!(ipFamily = %family, err, "Failed to watch for external changes to our rules");
 }

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! manifests or API server ─► channel ─► sync (a thread of its own) ─► dataplanes
-//!                                         └─► reporter ─► health, metrics, events
+//! addresses of interfaces ─┘                ├─► reporter ─► health, metrics, logs, events
+//!                                           └─► startup ─► guard, other modes' rules, systemd
 //! ```
 
-use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,28 +15,37 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ferrule_core::model::Family;
-use ferrule_dataplane::host::{self, Host};
-use ferrule_dataplane::iptables;
+use ferrule_dataplane::error_chain;
+use ferrule_dataplane::host::{self, Addresses, Host};
 use jiff::tz::TimeZone;
 use tokio::runtime::{self, Handle};
 use tokio::sync::mpsc;
 
+use super::checks::Checks;
 use super::cluster::Cluster;
-use super::dataplanes::{self, Dataplanes};
+use super::guard::{Guard, Period};
 use super::reload::{self, Order};
-use super::reporter::{Reporter, whole};
+use super::reporter::Reporter;
 use super::servers::{self, Servers};
 use super::signals::Signals;
 use super::source::Channel;
+use super::startup::Startup;
+use super::sweep::Sweep;
+use super::{addresses, dataplanes};
+use crate::config::Config;
 use crate::config::options::Options;
-use crate::config::{Config, Mode};
 use crate::follow::Follow;
 use crate::health::proxy::ProxyHealth;
+use crate::health::services::ServiceHealth;
 use crate::logging;
-use crate::metrics::{self, Metrics, PacketCounter};
+use crate::metrics::Metrics;
+use crate::modes::OnExit;
 use crate::moment::{Clock, Moment};
-use crate::sync::{Input, Limits, Sync};
+use crate::sync::{Backend, Input, Limits, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
+
+/// How long removing rules at the end may take.
+const REMOVAL: Duration = Duration::from_secs(10);
 
 /// Batches on their way to sync. When it is full the network waits.
 const CHANNEL: usize = 8;
@@ -59,8 +68,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         .into_iter()
         .filter(|family| host.supports(*family))
         .collect();
-    let dataplanes = Dataplanes::open(options, &families)?;
-    let families = dataplanes.families();
+    let backends = dataplanes::open(options, &families)?;
     if !options.dry_run {
         prepare(&host, &options.config)?;
     }
@@ -68,8 +76,8 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         tracing::info!("System initialized and --init-only specified");
         return Ok(ExitCode::SUCCESS);
     }
-    Program::start(options, host, &families, dataplanes)?
-        .stand(signals)
+    Program::start(options, backends)?
+        .run_until_stopped(signals)
         .await
 }
 
@@ -83,30 +91,28 @@ struct Program<'a> {
     /// The configuration in force, for those who look.
     shared: Arc<RwLock<Config>>,
     sync: mpsc::Sender<Input>,
+    /// The sync period in force.
+    period: Period,
     thread: thread::JoinHandle<()>,
 }
 
 impl<'a> Program<'a> {
     /// Starts the servers, then the watches, then sync.
-    fn start(
-        options: &'a Options,
-        host: Host,
-        families: &[Family],
-        dataplanes: Dataplanes,
-    ) -> anyhow::Result<Self> {
+    fn start(options: &'a Options, backends: Vec<Backend>) -> anyhow::Result<Self> {
         let config = &options.config;
+        let families: Vec<Family> = backends.iter().map(|backend| backend.family).collect();
         let node_name = options.node_name.clone()?;
         let runtime = Handle::current();
         flush_now_and_then(&runtime, config);
         let clock: Clock = Arc::new(Moment::now);
-        let metrics = Arc::new(Metrics::new(metrics_mode(config.mode())));
+        let metrics = Arc::new(Metrics::new(config.mode()));
         metrics.set_build(&servers::build());
         let gates = options.gates.iter();
         metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
         let health = config.healthz_address().map(|_| {
             let period = config.sync_period.to_std();
             Arc::new(ProxyHealth::new(
-                families,
+                &families,
                 period,
                 TimeZone::UTC,
                 metrics.clone(),
@@ -127,48 +133,31 @@ impl<'a> Program<'a> {
         let rest = Rest::default();
         let host_name = host_name.trim();
         let cluster = Cluster::open(options, &node_name, host_name, &metrics, &sender, &rest)?;
-        let name = node_name.as_str().into();
-        let (guard, doubts) = (dataplanes.guard, sender.clone());
-        let (mode, counted) = (config.mode(), metrics.clone());
-        let dry_run = options.dry_run;
-        let when_programmed = move || {
-            guard.start(doubts);
-            if !dry_run {
-                settle_in(mode, &counted);
-            }
+        let name: Arc<str> = node_name.as_str().into();
+        let open = |family: &Family| {
+            let (runtime, name) = (runtime.clone(), name.clone());
+            ServiceHealth::new(runtime, *family, name, health.clone(), clock.clone())
         };
-        let reporter = Reporter {
-            service_health: Reporter::service_health(
-                &runtime,
-                families,
-                &name,
-                health.as_ref(),
-                &clock,
-            ),
-            health: health.clone(),
-            metrics,
-            recorder: cluster.recorder.clone(),
-            host,
-            systemd: notify_socket(),
-            when_programmed: Some(Box::new(when_programmed)),
-            unprogrammed: families.iter().copied().collect(),
-            told: BTreeSet::new(),
-            config: shared.clone(),
-            left_out: BTreeSet::new(),
-            checked: false,
-            supported: families.to_vec(),
-            complained: Vec::new(),
-            fatal: cluster.fail.clone(),
+        let service_health = families.iter().map(open).collect();
+        let recorder = cluster.recorder.clone();
+        let period = Period::new(config.sync_period.to_std());
+        let setup = Setup {
+            backends,
+            observer: Reporter::new(metrics.clone(), health.clone(), service_health, recorder),
+            lifecycle: Startup {
+                guard: Guard::new(sender.clone(), period.clone()),
+                sweep: (!options.dry_run).then(|| Sweep::start(config.mode())),
+                checks: Checks::new(shared.clone(), families, cluster.fail.clone()),
+                metrics,
+                systemd: notify_socket(),
+            },
+            on_exit: config.mode().on_exit,
+            started: Moment::now().wall.into(),
         };
+        let local = Addresses::open().context("cannot list the addresses of interfaces")?;
         let settings = config.settings(&options.gates);
-        let started = Moment::now().wall.into();
-        let sync = Sync::new(
-            settings,
-            limits(config),
-            dataplanes.backends,
-            reporter,
-            started,
-        );
+        let sync = Sync::new(settings, limits(config), local.list(), setup);
+        addresses::follow(local, sender.clone())?;
         let mut channel = Channel::new(receiver, runtime, rest);
         let thread = thread::Builder::new()
             .name("sync".to_owned())
@@ -184,19 +173,23 @@ impl<'a> Program<'a> {
             cluster,
             shared,
             sync: sender,
+            period,
             thread,
         })
     }
 
     /// Waits for a reason to stop.
-    async fn stand(mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+    async fn run_until_stopped(mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
         let (orders, mut ordered) = mpsc::channel(1);
         let _following = follow_config(self.options, orders);
         loop {
             tokio::select! {
-                code = signals.next() => return Ok(code),
-                fallen = self.servers.failed() => {
-                    return Err(self.cluster.last_words(&self.node_name, fallen).await);
+                code = signals.next() => {
+                    self.stop_sync().await;
+                    return Ok(code);
+                }
+                failure = self.servers.failed() => {
+                    return Err(self.cluster.last_words(&self.node_name, failure).await);
                 }
                 error = self.cluster.failed() => return Err(error),
                 () = ended(&self.thread) => bail!("sync ended by itself: a fault in ferrule"),
@@ -210,6 +203,21 @@ impl<'a> Program<'a> {
         }
     }
 
+    /// Lets sync remove the rules of a mode that must not leave any behind.
+    async fn stop_sync(&self) {
+        if self.options.config.mode().on_exit == OnExit::Keep {
+            return;
+        }
+        let stopped = async {
+            // When it is gone already there is nothing to wait for.
+            _ = self.sync.send(Input::Stop).await;
+            ended(&self.thread).await;
+        };
+        if tokio::time::timeout(REMOVAL, stopped).await.is_err() {
+            tracing::error!(timeout = ?REMOVAL, "Timed out while removing our rules before exit");
+        }
+    }
+
     /// Goes on with a configuration that differs only in what may change while we run.
     fn adopt(&self, config: Config) {
         self.servers.adopt(&config);
@@ -218,10 +226,11 @@ impl<'a> Program<'a> {
         if let Some(health) = &self.health {
             health.set_sync_period(config.sync_period.to_std());
         }
+        self.period.set(config.sync_period.to_std());
         let settings = Box::new(config.settings(&self.options.gates));
         let inputs = [Input::Settings(settings), Input::Limits(limits(&config))];
         let sync = self.sync.clone();
-        // On its own: a sync that is stuck must not keep us from hearing signals.
+        // On its own: a sync that is stuck must not keep us from handling signals.
         tokio::spawn(async move {
             for input in inputs {
                 if sync.send(input).await.is_err() {
@@ -230,20 +239,6 @@ impl<'a> Program<'a> {
             }
         });
         *self.shared.write().unwrap_or_else(PoisonError::into_inner) = config;
-    }
-}
-
-/// What can wait until everything is programmed.
-fn settle_in(mode: Mode, metrics: &Metrics) {
-    let counts = |counter: &PacketCounter| iptables::packets(counter.object()).is_ok();
-    if mode == Mode::Iptables && PacketCounter::ALL.iter().any(counts) {
-        metrics.read_packets_with(Box::new(iptables::packets));
-    }
-    // Looking for other modes' rules may take long where there are many rules of others.
-    let thread = thread::Builder::new().name("sweep".to_owned());
-    if let Err(error) = thread.spawn(move || dataplanes::sweep(mode)) {
-        let err = whole(&error);
-        tracing::error!(err, "Rules of other modes stay where they are");
     }
 }
 
@@ -264,7 +259,10 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
         .set_conntrack(&wanted)
         .context("could not set conntrack parameters from kube-proxy configuration")?;
     for warning in warnings {
-        tracing::warn!(err = whole(&warning), "Left a kernel setting as it is");
+        tracing::warn!(
+            err = error_chain(&warning),
+            "Failed to change a kernel setting; keeping its value"
+        );
     }
     if let Err(error) = host.set_oom_score(config.oom_score_adj) {
         tracing::debug!(err = %error, "Failed to set the OOM score");
@@ -272,31 +270,19 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The intervals of a mode. iptables and nftables look at everything once an hour, whatever the
-/// sync period; ipvs once per period.
-pub(super) fn limits(config: &Config) -> Limits {
+/// The intervals of the mode.
+fn limits(config: &Config) -> Limits {
     let period = config.sync_period.to_std();
     Limits {
         min: config.min_sync_period.to_std(),
         retry: period,
-        max: match config.mode() {
-            Mode::Ipvs => period,
-            Mode::Iptables | Mode::Nftables => Duration::from_hours(1),
-        },
-    }
-}
-
-fn metrics_mode(mode: Mode) -> metrics::Mode {
-    match mode {
-        Mode::Iptables => metrics::Mode::Iptables,
-        Mode::Ipvs => metrics::Mode::Ipvs,
-        Mode::Nftables => metrics::Mode::Nftables,
+        max: config.mode().audit.every(period),
     }
 }
 
 async fn ended(thread: &thread::JoinHandle<()>) {
     while !thread.is_finished() {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }
 
@@ -322,8 +308,8 @@ fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<Follo
         Ok(follow) => Some(follow),
         Err(error) => {
             tracing::error!(
-                err = whole(&error),
-                "Changes of the configuration file go unnoticed"
+                err = error_chain(&error),
+                "Failed to watch the configuration file; changes need a restart"
             );
             None
         }
@@ -345,18 +331,18 @@ mod tests {
     use super::*;
     use crate::config::go::GoDuration;
 
-    fn config(mode: Mode) -> Config {
+    fn config(mode: &str) -> Config {
         let mut config = Config::default();
-        mode.as_str().clone_into(&mut config.mode);
+        mode.clone_into(&mut config.mode);
         config
     }
 
     #[test]
     fn core_102_everything_is_looked_at_once_an_hour_and_in_ipvs_once_per_period() {
         for (mode, max) in [
-            (Mode::Iptables, Duration::from_hours(1)),
-            (Mode::Nftables, Duration::from_hours(1)),
-            (Mode::Ipvs, Duration::from_secs(30)),
+            ("iptables", Duration::from_hours(1)),
+            ("nftables", Duration::from_hours(1)),
+            ("ipvs", Duration::from_secs(30)),
         ] {
             let limits = limits(&config(mode));
             assert_eq!(limits.max, max, "{mode:?}");
@@ -368,7 +354,7 @@ mod tests {
     fn core_050_a_score_that_cannot_be_set_does_not_stop_the_start() {
         // A machine without any of the files; nothing is to be set but the score.
         let root = tempfile::tempdir().unwrap();
-        let mut config = config(Mode::Nftables);
+        let mut config = config("nftables");
         config.conntrack.max_per_core = 0;
         config.conntrack.tcp_established_timeout = GoDuration::from_secs(0);
         config.conntrack.tcp_close_wait_timeout = GoDuration::from_secs(0);

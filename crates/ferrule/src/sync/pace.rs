@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Rest after a sync completes, so that a burst of changes becomes one sync.
     pub min: Duration,
-    /// The longest wait after a failure.
+    /// `syncPeriod`: the longest wait after a failure.
     pub retry: Duration,
     /// Without any change a sync runs after so long all the same.
     pub max: Duration,
@@ -18,17 +18,6 @@ pub struct Limits {
 /// The first wait after a failure, unless the rest is longer. kube-proxy waits for the whole
 /// sync period; most failures are gone after a moment.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
-
-/// Why a sync is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// Something changed.
-    Change,
-    /// The last one failed.
-    Retry,
-    /// Nothing happened for a long time: time to look whether the kernel is still right.
-    Audit,
-}
 
 /// Decides when the next sync runs.
 #[derive(Clone, Debug)]
@@ -83,7 +72,7 @@ impl Pace {
         self.rest_until
     }
 
-    /// When [`Pace::due`] will have an answer, if nothing else happens.
+    /// When [`Pace::is_due`] will say yes, if nothing else happens.
     pub fn deadline(&self, now: Instant) -> Instant {
         let next = if self.wanted {
             now
@@ -93,29 +82,21 @@ impl Pace {
         self.rest_until.map_or(next, |rest| next.max(rest))
     }
 
-    /// Whether a sync should run now, and why.
-    pub fn due(&self, now: Instant) -> Option<Reason> {
-        if self.deadline(now) > now {
-            None
-        } else if self.retry_at.is_some() {
-            Some(Reason::Retry)
-        } else if self.wanted {
-            Some(Reason::Change)
-        } else {
-            Some(Reason::Audit)
-        }
+    /// Whether a sync should run now.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.deadline(now) <= now
     }
 
-    /// Whether everything should be looked at, however much changes in between.
+    /// Whether everything should be compared with the kernel, however much changes in between.
     pub fn is_audit_due(&self, now: Instant) -> bool {
         self.audit_at <= now
     }
 
-    /// A sync has completed; `whole` if it looked at everything.
-    pub fn finished(&mut self, now: Instant, success: bool, whole: bool) {
+    /// A sync has completed; `full` if it compared everything.
+    pub fn finished(&mut self, now: Instant, success: bool, full: bool) {
         self.wanted = false;
         self.rest_until = Some(now + self.limits.min);
-        if whole && success {
+        if full && success {
             self.audit_at = now + self.limits.max;
         }
         if success {
@@ -127,7 +108,7 @@ impl Pace {
         }
     }
 
-    /// The failure just told was itself a long wait. So it is tried again soon, however often: what
+    /// The failure just reported was itself a long wait. So it is tried again soon, however often: what
     /// was waited for may be there any moment, and the next try waits for it by itself.
     pub fn again(&mut self, now: Instant) {
         self.retry_at = Some(now + self.wait(0));
@@ -163,20 +144,20 @@ mod tests {
     fn core_100_the_first_request_runs_at_once_and_a_burst_becomes_one_later_run() {
         let start = Instant::now();
         let mut pace = Pace::new(LIMITS, start);
-        assert_eq!(pace.due(start), None, "starting runs nothing");
+        assert!(!pace.is_due(start), "starting runs nothing");
         pace.want();
-        assert_eq!(pace.due(start), Some(Reason::Change));
+        assert!(pace.is_due(start));
         // It takes 300 ms; the rest counts from its end.
         let done = start + ms(300);
         pace.finished(done, true, true);
         for offset in [10, 200, 999] {
             pace.want();
-            assert_eq!(pace.due(done + ms(offset)), None);
+            assert!(!pace.is_due(done + ms(offset)));
             assert_eq!(pace.deadline(done + ms(offset)), done + ms(1000));
         }
-        assert_eq!(pace.due(done + ms(1000)), Some(Reason::Change));
+        assert!(pace.is_due(done + ms(1000)));
         pace.finished(done + ms(1000), true, true);
-        assert_eq!(pace.due(done + ms(5000)), None, "nothing is left over");
+        assert!(!pace.is_due(done + ms(5000)), "nothing is left over");
     }
 
     #[test]
@@ -190,8 +171,8 @@ mod tests {
             pace.finished(now, false, true);
             let next = pace.deadline(now);
             waits.push((next - now).as_secs());
-            assert_eq!(pace.due(now + (next - now) / 2), None);
-            assert_eq!(pace.due(next), Some(Reason::Retry));
+            assert!(!pace.is_due(now + (next - now) / 2));
+            assert!(pace.is_due(next));
             now = next;
         }
         assert_eq!(
@@ -205,7 +186,7 @@ mod tests {
             now + LIMITS.max,
             "back to the long interval"
         );
-        assert_eq!(pace.due(now + LIMITS.max), Some(Reason::Audit));
+        assert!(pace.is_due(now + LIMITS.max));
     }
 
     #[test]
@@ -230,9 +211,9 @@ mod tests {
         for _ in 0..48 {
             now += Duration::from_mins(30);
             pace.want();
-            let whole = pace.is_audit_due(now);
-            audits += usize::from(whole);
-            pace.finished(now, true, whole);
+            let full = pace.is_audit_due(now);
+            audits += usize::from(full);
+            pace.finished(now, true, full);
         }
         assert_eq!(audits, 24, "once an hour for a day");
     }
@@ -245,8 +226,8 @@ mod tests {
             pace.finished(start, false, true);
         }
         pace.want();
-        assert_eq!(pace.due(start + ms(999)), None);
-        assert_eq!(pace.due(start + ms(1000)), Some(Reason::Retry));
+        assert!(!pace.is_due(start + ms(999)));
+        assert!(pace.is_due(start + ms(1000)));
     }
 
     #[test]
@@ -260,7 +241,7 @@ mod tests {
         pace.want();
         pace.finished(start, true, true);
         pace.want();
-        assert_eq!(pace.due(start), Some(Reason::Change));
+        assert!(pace.is_due(start));
     }
 
     #[test]
@@ -273,7 +254,7 @@ mod tests {
             ..LIMITS
         };
         pace.set_limits(limits, start);
-        assert_eq!(pace.due(start), Some(Reason::Change));
+        assert!(pace.is_due(start));
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 
+use ferrule_core::facts::NodePortAddresses;
 use ferrule_core::model::{PortKey, Protocol};
-use ferrule_dataplane::{Call, Recorder, Script};
 use serde_json::{Value, json};
 
+use super::recorder::{Call, Recorder, Script};
 use super::*;
 use crate::watch::convert::convert;
 
@@ -24,7 +25,7 @@ impl Source for Scripted {
     }
 }
 
-/// Writes down what it is told.
+/// Writes down what it receives.
 #[derive(Clone, Default)]
 struct Diary(Arc<Mutex<Vec<String>>>);
 
@@ -59,12 +60,12 @@ impl Observer for Diary {
     fn synced(&mut self, synced: &Synced<'_>) {
         let Synced {
             family,
-            whole,
+            full,
             result,
             triggers,
             ..
         } = synced;
-        let scope = if *whole { "whole" } else { "delta" };
+        let scope = if *full { "full" } else { "delta" };
         let result = if result.is_ok() { "ok" } else { "failed" };
         self.note(format!(
             "synced {family} {scope} {result} triggers={}",
@@ -72,14 +73,12 @@ impl Observer for Diary {
         ));
     }
 
-    fn left_out(&mut self, family: Family, refusals: &[Refusal]) {
-        for refusal in refusals {
-            self.note(format!("left out {family} {}", refusal.key));
-        }
-    }
-
     fn cleared(&mut self, cleared: &Cleared) {
         self.note(format!("cleared {} {:?}", cleared.family, cleared.result));
+    }
+
+    fn removed(&mut self, family: Family, result: Result<&Applied, &ApplyError>) {
+        self.note(format!("removed {family} {}", result.is_ok()));
     }
 
     fn health_checks(
@@ -87,6 +86,7 @@ impl Observer for Diary {
         family: Family,
         changes: &BTreeMap<ServiceKey, Option<HealthCheck>>,
         _facts: &Facts,
+        _local: &[IpAddr],
     ) {
         for (key, check) in changes {
             let count = check.map_or(-1, |check| i64::try_from(check.local_ready).unwrap());
@@ -98,8 +98,8 @@ impl Observer for Diary {
         self.note(format!("node {} leaving={}", node.name, node.leaving));
     }
 
-    fn heard(&mut self, services: usize, slices: usize) {
-        self.note(format!("heard {services} {slices}"));
+    fn received(&mut self, services: usize, slices: usize) {
+        self.note(format!("received {services} {slices}"));
     }
 
     fn pending(&mut self, services: usize, slices: usize) {
@@ -108,6 +108,20 @@ impl Observer for Diary {
 
     fn issues(&mut self, issues: &[&Issue]) {
         self.note(format!("issues {}", issues.len()));
+    }
+}
+
+impl Lifecycle for Diary {
+    fn node(&mut self, node: &Node) {
+        self.note(format!("checked {}", node.name));
+    }
+
+    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
+        self.note(format!("guarded {family} {}", watchers.is_ok()));
+    }
+
+    fn ready(&mut self) {
+        self.note("ready".to_owned());
     }
 }
 
@@ -175,26 +189,36 @@ fn key(name: &str) -> PortKey {
 fn backend(family: Family, script: &Script) -> Backend {
     Backend {
         family,
-        dataplane: Box::new(Recorder(script.clone())),
+        dataplane: Box::new(Recorder(family, script.clone())),
         flows: None,
     }
 }
 
+const RESTLESS: Limits = Limits {
+    min: Duration::ZERO,
+    retry: Duration::ZERO,
+    max: Duration::from_hours(1),
+};
+
+fn setup(families: &[Family], script: &Script, diary: &Diary) -> Setup<Diary, Diary> {
+    let backends = families.iter().map(|family| backend(*family, script));
+    Setup {
+        backends: backends.collect(),
+        observer: diary.clone(),
+        lifecycle: diary.clone(),
+        on_exit: OnExit::Keep,
+        started: SystemTime::UNIX_EPOCH,
+    }
+}
+
 fn run(script: &Script, inputs: Vec<Next>) -> Diary {
-    let limits = Limits {
-        min: Duration::ZERO,
-        retry: Duration::ZERO,
-        max: Duration::from_hours(1),
-    };
+    run_with(Settings::default(), script, inputs)
+}
+
+fn run_with(settings: Settings, script: &Script, inputs: Vec<Next>) -> Diary {
     let diary = Diary::default();
-    let dataplanes = Family::ALL.map(|family| backend(family, script)).into();
-    let sync = Sync::new(
-        Settings::default(),
-        limits,
-        dataplanes,
-        diary.clone(),
-        SystemTime::UNIX_EPOCH,
-    );
+    let setup = setup(&Family::ALL, script, &diary);
+    let sync = Sync::new(settings, RESTLESS, Vec::new(), setup);
     sync.run(&mut Scripted(inputs.into()));
     diary
 }
@@ -227,15 +251,15 @@ fn core_052_one_whole_sync_follows_the_first_lists_and_none_precedes_them() {
     assert_eq!(
         script.take_calls(),
         [
-            Call::Whole(Family::V4, vec![key("a")]),
-            Call::Whole(Family::V6, vec![])
+            Call::Full(Family::V4, vec![key("a")]),
+            Call::Full(Family::V6, vec![])
         ]
     );
     assert_eq!(diary.lines("started"), ["started IPv4", "started IPv6"]);
     assert_eq!(diary.lines("queued"), ["queued IPv4", "queued IPv6"]);
     assert_eq!(
-        diary.lines("heard"),
-        ["heard 1 0", "heard 0 0", "heard 0 1"]
+        diary.lines("received"),
+        ["received 1 0", "received 0 0", "received 0 1"]
     );
     assert_eq!(diary.lines("pending").last().unwrap(), "pending 0 0");
 }
@@ -298,19 +322,9 @@ impl Source for Failing {
 #[test]
 fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
     let script = Script::default();
-    let limits = Limits {
-        min: Duration::ZERO,
-        retry: Duration::ZERO,
-        max: Duration::from_hours(1),
-    };
     let diary = Diary::default();
-    let sync = Sync::new(
-        Settings::default(),
-        limits,
-        vec![backend(Family::V4, &script)],
-        diary.clone(),
-        SystemTime::UNIX_EPOCH,
-    );
+    let setup = setup(&[Family::V4], &script, &diary);
+    let sync = Sync::new(Settings::default(), RESTLESS, Vec::new(), setup);
     let inputs = vec![
         lists(vec![service("a", "10.96.0.1")]),
         cluster(vec![slice("a", "10.1.0.1")]),
@@ -323,23 +337,23 @@ fn core_103_after_a_failed_sync_the_next_one_is_whole_and_nothing_is_lost() {
     assert_eq!(
         script.take_calls(),
         [
-            Call::Whole(Family::V4, vec![key("a")]),
+            Call::Full(Family::V4, vec![key("a")]),
             Call::Delta(Family::V4, vec![key("a")], vec![]),
-            Call::Whole(Family::V4, both.clone()),
-            Call::Whole(Family::V4, both),
+            Call::Full(Family::V4, both.clone()),
+            Call::Full(Family::V4, both),
             Call::Delta(Family::V4, vec![key("a")], vec![]),
         ]
     );
     assert_eq!(
         diary.lines("synced"),
         [
-            "synced IPv4 whole ok triggers=0",
+            "synced IPv4 full ok triggers=0",
             "synced IPv4 delta failed triggers=0",
-            "synced IPv4 whole failed triggers=0",
-            "synced IPv4 whole ok triggers=1",
+            "synced IPv4 full failed triggers=0",
+            "synced IPv4 full ok triggers=1",
             "synced IPv4 delta ok triggers=1",
         ],
-        "the trigger of the failed sync is told once it is programmed"
+        "the trigger of the failed sync is reported once it is programmed"
     );
 }
 
@@ -354,9 +368,9 @@ fn a_failed_first_sync_is_retried_without_any_change() {
     assert_eq!(
         diary.lines("synced"),
         [
-            "synced IPv4 whole failed triggers=0",
-            "synced IPv6 whole ok triggers=0",
-            "synced IPv4 whole ok triggers=0",
+            "synced IPv4 full failed triggers=0",
+            "synced IPv6 full ok triggers=0",
+            "synced IPv4 full ok triggers=0",
         ]
     );
 }
@@ -390,15 +404,15 @@ fn health_checks_wait_for_the_rules_they_vouch_for() {
     assert_eq!(
         story,
         [
-            "synced IPv4 whole failed triggers=0",
-            "synced IPv4 whole ok triggers=1",
+            "synced IPv4 full failed triggers=0",
+            "synced IPv4 full ok triggers=1",
             "health IPv4 ns/a 1",
         ]
     );
 }
 
 #[test]
-fn new_settings_and_doubt_about_the_kernel_cause_a_sync() {
+fn new_settings_and_an_external_change_cause_a_sync() {
     let script = Script::default();
     let settings = Settings {
         masquerade_all: true,
@@ -409,7 +423,7 @@ fn new_settings_and_doubt_about_the_kernel_cause_a_sync() {
         vec![
             lists(vec![service("a", "10.96.0.1")]),
             Next::Input(Input::Settings(Box::new(settings))),
-            Next::Input(Input::Doubt(Family::V6)),
+            Next::Input(Input::Resync(Family::V6)),
             Next::Late,
         ],
     );
@@ -417,13 +431,13 @@ fn new_settings_and_doubt_about_the_kernel_cause_a_sync() {
         script.take_calls()[2..],
         [
             Call::Delta(Family::V4, vec![key("a")], vec![]),
-            Call::Whole(Family::V6, vec![])
+            Call::Full(Family::V6, vec![])
         ]
     );
 }
 
 #[test]
-fn the_node_is_told_when_it_changes() {
+fn a_node_that_changes_is_reported() {
     let node = |taints: Value| {
         event(
             Kind::Node,
@@ -496,14 +510,8 @@ fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
         max: Duration::from_hours(2),
     };
     let script = Script::default();
-    let families = [Family::V4, Family::V6];
-    let sync = Sync::new(
-        Settings::default(),
-        limits,
-        families.map(|family| backend(family, &script)).into(),
-        Diary::default(),
-        SystemTime::UNIX_EPOCH,
-    );
+    let setup = setup(&Family::ALL, &script, &Diary::default());
+    let sync = Sync::new(Settings::default(), limits, Vec::new(), setup);
     let inputs = vec![
         Next::Late,
         lists(vec![service("a", "10.96.0.1")]),
@@ -512,6 +520,91 @@ fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
     ];
     let mut source = Unhurried(Scripted(inputs.into()), Vec::new());
     sync.run(&mut source);
-    assert_eq!(source.1.len(), 1, "told once, by the first sync");
+    assert_eq!(source.1.len(), 1, "once, by the first sync");
     assert!(source.1[0] >= begun + limits.min);
+}
+
+#[test]
+fn a_family_that_cannot_be_programmed_keeps_nothing_from_the_other() {
+    let script = Script::default();
+    script.break_family(Family::V4);
+    let diary = run(
+        &script,
+        vec![lists(vec![service("a", "10.96.0.1")]), Next::Late],
+    );
+    let story: Vec<String> = diary.0.lock().unwrap().clone();
+    let of = |line: &str| story.iter().position(|other| other == line);
+    let guarded = of("guarded IPv6 true").expect("the other is guarded, and swept");
+    assert!(guarded < of("synced IPv6 full ok triggers=0").unwrap());
+    assert!(of("ready").is_some_and(|ready| ready > guarded));
+    assert_eq!(diary.lines("guarded").len(), 1);
+    assert_eq!(diary.lines("ready").len(), 1);
+}
+
+#[test]
+fn a_family_is_guarded_as_soon_as_it_is_programmed_and_once() {
+    let script = Script::default();
+    script.fail_next(ErrorKind::ResourceBusy);
+    let diary = run(
+        &script,
+        vec![
+            lists(vec![service("a", "10.96.0.1")]),
+            Next::Late,
+            cluster(vec![slice("a", "10.1.0.1")]),
+        ],
+    );
+    assert_eq!(
+        diary.lines("guarded"),
+        ["guarded IPv6 true", "guarded IPv4 true"],
+        "the one that failed at first comes later"
+    );
+    assert_eq!(diary.lines("ready").len(), 1);
+}
+
+#[test]
+fn addresses_of_interfaces_come_with_the_work_and_cause_it_where_they_matter() {
+    let local: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
+    let inputs = || {
+        vec![
+            lists(vec![service("a", "10.96.0.1")]),
+            Next::Input(Input::Addresses(local.clone())),
+            Next::Late,
+        ]
+    };
+    let script = Script::default();
+    run(&script, inputs());
+    assert_eq!(script.take_calls().len(), 2, "NodePorts answer everywhere");
+
+    let limited = Settings {
+        node_port_addresses: NodePortAddresses::parse(&["192.0.2.0/24"]).unwrap(),
+        ..Settings::default()
+    };
+    let script = Script::default();
+    run_with(limited, &script, inputs());
+    let again = [Call::Delta(Family::V4, vec![], vec![])];
+    assert_eq!(script.take_calls()[2..], again);
+    assert_eq!(script.local(), local);
+}
+
+#[test]
+fn a_mode_that_leaves_nothing_behind_removes_its_rules_at_the_end() {
+    for (on_exit, removed) in [(OnExit::Keep, 0), (OnExit::Remove, 2)] {
+        let (script, diary) = (Script::default(), Diary::default());
+        let setup = Setup {
+            on_exit,
+            ..setup(&Family::ALL, &script, &diary)
+        };
+        let sync = Sync::new(Settings::default(), RESTLESS, Vec::new(), setup);
+        let inputs = vec![
+            lists(vec![service("a", "10.96.0.1")]),
+            Next::Input(Input::Stop),
+            cluster(vec![slice("a", "10.1.0.1")]),
+        ];
+        sync.run(&mut Scripted(inputs.into()));
+        let calls = script.take_calls();
+        let is_removal = |call: &&Call| matches!(call, Call::Remove(_));
+        assert_eq!(calls.iter().filter(is_removal).count(), removed);
+        assert_eq!(calls.len(), 2 + removed, "nothing is programmed any more");
+        assert_eq!(diary.lines("removed").len(), removed);
+    }
 }

@@ -1,12 +1,12 @@
-//! Hearing of changes to the rules, by whomever they are made.
+//! Notifications of changes to the rules, whoever makes them.
 //!
-//! Every change is told with the port of the socket that asked for it, so that our own can be told
-//! from those of others. A transaction ends with a new generation, which also names the process.
+//! Every notification names the port of the socket that asked for the change, so that our own can
+//! be left out. A transaction ends with a new generation, which also names the process.
 //!
-//! While somebody listens the kernel describes every element of every transaction, and what is not
+//! While anybody listens the kernel describes every element of every transaction, and what is not
 //! read in time is lost: then [`Event::Missed`] says that anything may have happened.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::Family;
 use crate::socket::{Heard, Protocol, Socket};
 use crate::wire::{Malformed, Message, messages};
 
-/// Somebody who listens to all changes of nftables.
+/// Listens to changes of nftables.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
 }
 
-/// Something that was heard.
+/// What a notification says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A change.
@@ -57,73 +57,66 @@ impl Watch {
         Ok(Self { socket })
     }
 
-    /// The next few events in order; none if nothing happens for so long.
+    /// The same, without changes that the socket with this [port](super::Nft::port) makes: they do
+    /// not even wake the listener.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
-        self.hear(patience, |_| true)
+    pub fn external(own: u32) -> io::Result<Self> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        // Before joining: nothing of ours may slip in.
+        socket.ignore_sender(own)?;
+        socket.join(GROUP_NFTABLES)?;
+        Ok(Self { socket })
     }
 
-    /// The next few events in order, without changes made by the sockets `own`; none if nothing
-    /// happens for so long, or only what was expected.
+    /// The next few events in order; none if nothing happens until the timeout.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn foreign(&mut self, own: &[u32], patience: Duration) -> io::Result<Vec<Event>> {
-        self.hear(patience, |message| {
-            message.kind != msg::NEWGEN && !own.contains(&message.port)
+    pub fn next(&mut self, timeout: Duration) -> io::Result<Vec<Event>> {
+        self.receive(timeout, |_| true)
+    }
+
+    /// The next few events in tables for which `concerns` holds, in order; none if nothing happens
+    /// until the timeout, or only elsewhere. What happens elsewhere costs next to nothing.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn next_in(
+        &mut self,
+        timeout: Duration,
+        concerns: impl Fn(Family, &str) -> bool,
+    ) -> io::Result<Vec<Event>> {
+        self.receive(timeout, |message| {
+            table_of(message).is_some_and(|(family, table)| concerns(family, &table))
         })
     }
 
-    fn hear(
+    fn receive(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         pick: impl Fn(&Message<'_>) -> bool,
     ) -> io::Result<Vec<Event>> {
-        Ok(match self.socket.listen(patience)? {
+        Ok(match self.socket.listen(timeout)? {
             Heard::Nothing => Vec::new(),
             Heard::Missed => vec![Event::Missed],
             Heard::Datagram(datagram) => read(datagram, pick),
         })
     }
-
-    /// The families in which somebody changed a table of this name, other than by the sockets
-    /// `own`. All of them when something was lost; none if nothing happens for so long.
-    ///
-    /// What exactly was changed is not looked at, so that it costs little to hear of one's own
-    /// changes.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn others(
-        &mut self,
-        table: &str,
-        own: &[u32],
-        patience: Duration,
-    ) -> io::Result<BTreeSet<Family>> {
-        Ok(match self.socket.listen(patience)? {
-            Heard::Nothing => BTreeSet::new(),
-            Heard::Missed => BTreeSet::from([Family::V4, Family::V6]),
-            Heard::Datagram(datagram) => messages(datagram)
-                .filter_map(Result::ok)
-                .filter(|message| !own.contains(&message.port) && is_about(message, table))
-                .filter_map(|message| Family::from_number(*message.body.first()?))
-                .collect(),
-        })
-    }
 }
 
 /// Every object names its table in its first kind of attribute; only generations have none.
-fn is_about(message: &Message<'_>, table: &str) -> bool {
+fn table_of<'m>(message: &Message<'m>) -> Option<(Family, Cow<'m, str>)> {
     const TABLE: u16 = 1;
-    let Ok(attributes) = message.attributes(NFGEN) else {
-        return false;
-    };
-    message.kind != msg::NEWGEN
-        && attributes
-            .filter_map(Result::ok)
-            .any(|attribute| attribute.kind == TABLE && attribute.text() == table)
+    if message.kind == msg::NEWGEN {
+        return None;
+    }
+    let family = Family::from_number(*message.body.first()?)?;
+    let attributes = message.attributes(NFGEN).ok()?;
+    let mut attributes = attributes.filter_map(Result::ok);
+    let name = attributes.find(|attribute| attribute.kind == TABLE)?;
+    Some((family, name.text()))
 }
 
 impl AsFd for Watch {

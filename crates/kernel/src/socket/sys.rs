@@ -102,6 +102,31 @@ fn set_any<T>(fd: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Resul
     check(result as isize).map(drop)
 }
 
+/// Drops datagrams whose first message has this port as its sender.
+pub fn drop_messages_of(fd: &impl AsFd, port: u32) -> io::Result<()> {
+    const SENDER: u32 = 12; // where a netlink header has it
+    const ALL: u32 = u32::MAX;
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter {
+        code: u16::try_from(code).expect("instructions of classic BPF are small"),
+        jt,
+        jf,
+        k,
+    };
+    // The filter reads numbers in network order, whatever order the kernel wrote them in.
+    let port = u32::from_be_bytes(port.to_ne_bytes());
+    let mut program = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, SENDER),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, port),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, ALL),
+    ];
+    let filter = libc::sock_fprog {
+        len: u16::try_from(program.len()).expect("a few instructions"),
+        filter: program.as_mut_ptr(),
+    };
+    set_any(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+}
+
 /// Sends the parts as one datagram to the kernel.
 pub fn send(fd: &impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     // SAFETY: all zeros is a message without address, parts and control data.

@@ -10,22 +10,23 @@ use super::{
     KubeProxyNFTablesConfiguration,
 };
 use crate::config::{Config, Conntrack, Ipvs};
+use crate::modes::{self, Section};
 
 impl From<KubeProxyConfiguration> for Config {
     /// Expects a file whose defaults are filled in.
     fn from(file: KubeProxyConfiguration) -> Self {
-        let (sync_period, min_sync_period, masquerade_all) = match file.mode.as_str() {
-            "ipvs" => (
+        let (sync_period, min_sync_period, masquerade_all) = match section(&file.mode) {
+            Section::Ipvs => (
                 file.ipvs.sync_period,
                 file.ipvs.min_sync_period,
                 file.iptables.masquerade_all,
             ),
-            "nftables" => (
+            Section::Nftables => (
                 file.nftables.sync_period,
                 file.nftables.min_sync_period,
                 file.nftables.masquerade_all,
             ),
-            _ => (
+            Section::Iptables => (
                 file.iptables.sync_period,
                 file.iptables.min_sync_period,
                 file.iptables.masquerade_all,
@@ -73,6 +74,11 @@ impl From<KubeProxyConfiguration> for Config {
             conntrack: conntrack_from(&file.conntrack),
         }
     }
+}
+
+/// Where the file has what every mode has. A mode that there is not is refused later.
+fn section(mode: &str) -> Section {
+    modes::find(mode).unwrap_or(modes::DEFAULT).section
 }
 
 fn conntrack_from(file: &KubeProxyConntrackConfiguration) -> Conntrack {
@@ -136,18 +142,18 @@ impl From<&Config> for KubeProxyConfiguration {
             windows_run_as_service: config.windows_run_as_service,
             mode: config.mode,
         };
-        let (sync, min_sync, masquerade_all) = match file.mode.as_str() {
-            "ipvs" => (
+        let (sync, min_sync, masquerade_all) = match section(&file.mode) {
+            Section::Ipvs => (
                 &mut file.ipvs.sync_period,
                 &mut file.ipvs.min_sync_period,
                 &mut file.iptables.masquerade_all,
             ),
-            "nftables" => (
+            Section::Nftables => (
                 &mut file.nftables.sync_period,
                 &mut file.nftables.min_sync_period,
                 &mut file.nftables.masquerade_all,
             ),
-            _ => (
+            Section::Iptables => (
                 &mut file.iptables.sync_period,
                 &mut file.iptables.min_sync_period,
                 &mut file.iptables.masquerade_all,

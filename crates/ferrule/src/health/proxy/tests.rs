@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::http::testing::{Client, Runtime, ask, body, loopback, status};
 use crate::http::{Network, Server};
-use crate::metrics::Mode;
 
 /// The health server of a proxy for both families, syncing every thirty seconds.
 struct Bench {
@@ -21,7 +20,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables));
+        let metrics = Arc::new(Metrics::new(crate::modes::find("nftables").unwrap()));
         let period = Duration::from_secs(30);
         let health = ProxyHealth::new(&Family::ALL, period, TimeZone::UTC, metrics.clone());
         let health = Arc::new(health);
@@ -273,7 +272,7 @@ fn ready_when_every_family_was_programmed_once() {
 
 #[test]
 fn a_family_that_is_not_served_is_not_waited_for() {
-    let metrics = Arc::new(Metrics::new(Mode::Nftables));
+    let metrics = Arc::new(Metrics::new(crate::modes::find("nftables").unwrap()));
     let period = Duration::from_secs(30);
     let health = ProxyHealth::new(&[Family::V4], period, TimeZone::UTC, metrics);
     let now = Moment::now();

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use super::*;
 use crate::http::testing::{Client, Runtime, ask, eventually, free_port, refuses, status};
-use crate::metrics::{Metrics, Mode};
+use crate::metrics::Metrics;
 use crate::moment::Moment;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -22,7 +22,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let metrics = Arc::new(Metrics::new(Mode::Nftables));
+        let metrics = Arc::new(Metrics::new(crate::modes::find("nftables").unwrap()));
         let period = Duration::from_secs(30);
         let proxy = ProxyHealth::new(&Family::ALL, period, TimeZone::UTC, metrics);
         let proxy = Arc::new(proxy);
@@ -38,7 +38,7 @@ impl Bench {
 
     fn listen_on(&mut self, local: &[IpAddr]) -> Vec<Refusal> {
         let loopback = NodePorts::Within(Box::new(["127.0.0.0/8".parse().unwrap()]));
-        self.health.listen_on(&loopback, Some(local));
+        self.health.listen_on(&loopback, local);
         self.health.apply(BTreeMap::new())
     }
 
@@ -232,7 +232,7 @@ fn core_071_ports_listen_where_node_ports_do() {
     let runtime = Runtime::start();
     let mut health = service_health(&runtime, Family::V4, None);
     let only_other = NodePorts::Within(Box::new(["127.0.0.2/32".parse().unwrap()]));
-    health.listen_on(&only_other, Some(&[LOCAL, OTHER, "::1".parse().unwrap()]));
+    health.listen_on(&only_other, &[LOCAL, OTHER, "::1".parse().unwrap()]);
     let port = free_port("127.0.0.2");
     assert_eq!(health.apply(changes("lb1", Some((port, 1)))), []);
     assert_eq!(status_at(OTHER, port), "200");
@@ -298,20 +298,16 @@ fn single_addresses_give_way_to_the_wildcard_and_come_back() {
     let port = free_port("0.0.0.0");
     bench.apply("lb1", Some((port, 1)));
     assert!(refuses((OTHER, port).into()));
-    bench.health.listen_on(&NodePorts::All, Some(&[LOCAL]));
+    bench.health.listen_on(&NodePorts::All, &[LOCAL]);
     assert_eq!(bench.health.apply(BTreeMap::new()), []);
     assert_eq!(status_at(OTHER, port), "200");
     assert_eq!(bench.listen_on(&[LOCAL]), []);
     assert!(refuses((OTHER, port).into()));
     assert_eq!(status_at(LOCAL, port), "200");
     let nowhere = NodePorts::Within(Box::default());
-    bench.health.listen_on(&nowhere, None);
-    assert_eq!(
-        bench.health.apply(BTreeMap::new()),
-        [],
-        "addresses that cannot be listed mean all of them"
-    );
-    assert_eq!(status_at(OTHER, port), "200");
+    bench.health.listen_on(&nowhere, &[LOCAL]);
+    assert_eq!(bench.health.apply(BTreeMap::new()), []);
+    assert!(refuses((LOCAL, port).into()), "no address is chosen");
 }
 
 #[test]
@@ -323,7 +319,7 @@ fn addresses_that_need_an_interface_are_left_out() {
         "8000::/1".parse().unwrap(),
     ]));
     let local = ["fe80::1".parse().unwrap(), Ipv6Addr::LOCALHOST.into()];
-    health.listen_on(&all_but_all, Some(&local));
+    health.listen_on(&all_but_all, &local);
     let port = free_port("::1");
     assert_eq!(health.apply(changes("lb1", Some((port, 1)))), []);
     assert_eq!(status_at(Ipv6Addr::LOCALHOST.into(), port), "200");

@@ -2,6 +2,7 @@
 //!
 //! A failure never ends a watch for good; it decides what is tried next and what is logged.
 
+use ferrule_dataplane::error_chain;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
@@ -232,17 +233,7 @@ impl Failure {
 
     /// This failure with all its causes, each said once.
     pub fn whole(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(error) = next {
-            let cause = error.to_string();
-            // Libraries differ in whether an error repeats its cause.
-            if !text.contains(&cause) {
-                _ = write!(text, ": {cause}");
-            }
-            next = error.source();
-        }
-        text
+        error_chain(self)
     }
 
     /// What the operator should look at or change.

@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferrule_core::model::{Family, PortKey};
-
-use crate::{Applied, ApplyError, Dataplane, Scope, Work};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Watcher, Work};
 
 /// What the recorder was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// All of it; the keys of all exposures.
-    Whole(Family, Vec<PortKey>),
+    Full(Family, Vec<PortKey>),
     /// A delta; the keys that changed and those that went.
     Delta(Family, Vec<PortKey>, Vec<PortKey>),
+    /// To remove everything.
+    Remove(Family),
 }
 
 /// Shared between the recorder and the test that watches it.
@@ -24,7 +26,9 @@ pub struct Script(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     calls: Vec<Call>,
+    local: Vec<IpAddr>,
     failures: VecDeque<io::ErrorKind>,
+    broken: Option<Family>,
 }
 
 impl Script {
@@ -33,9 +37,19 @@ impl Script {
         self.with(|state| state.failures.push_back(kind));
     }
 
+    /// Every call for this family fails.
+    pub fn break_family(&self, family: Family) {
+        self.with(|state| state.broken = Some(family));
+    }
+
     /// Takes the calls made so far.
     pub fn take_calls(&self) -> Vec<Call> {
         self.with(|state| std::mem::take(&mut state.calls))
+    }
+
+    /// The addresses of interfaces that came with the last call.
+    pub fn local(&self) -> Vec<IpAddr> {
+        self.with(|state| state.local.clone())
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
@@ -45,35 +59,45 @@ impl Script {
 
 /// The dataplane side of a [`Script`].
 #[derive(Debug)]
-pub struct Recorder(pub Script);
+pub struct Recorder(pub Family, pub Script);
 
 impl Dataplane for Recorder {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         let (call, steps) = match work.scope {
-            Scope::Whole => {
-                let all = work.desired.exposures(work.family);
+            Scope::Full => {
+                let all = work.desired.exposures(self.0);
                 let keys: Vec<_> = all.into_iter().map(|e| e.key.clone()).collect();
                 let steps = keys.len();
-                (Call::Whole(work.family, keys), steps)
+                (Call::Full(self.0, keys), steps)
             }
             Scope::Delta(delta) => {
                 let changed = delta.changed().map(|(key, _)| key.clone()).collect();
                 let removed = delta.removed().cloned().collect();
-                (
-                    Call::Delta(work.family, changed, removed),
-                    delta.changes.len(),
-                )
+                let call = Call::Delta(self.0, changed, removed);
+                (call, delta.changes.len())
             }
         };
-        self.0.with(|state| {
+        let failure = self.1.with(|state| {
             state.calls.push(call);
-            match state.failures.pop_front() {
-                None => Ok(Applied { steps }),
-                Some(kind) => Err(ApplyError::Refused {
-                    step: "what the test wanted".to_owned(),
-                    source: kind.into(),
-                }),
-            }
-        })
+            state.local = work.local.to_vec();
+            let broken = (state.broken == Some(self.0)).then_some(io::ErrorKind::Unsupported);
+            broken.or_else(|| state.failures.pop_front())
+        });
+        match failure {
+            None => Ok(Applied::steps(steps)),
+            Some(kind) => Err(ApplyError::Refused {
+                step: "what the test wanted".to_owned(),
+                source: kind.into(),
+            }),
+        }
+    }
+
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        self.1.with(|state| state.calls.push(Call::Remove(self.0)));
+        Ok(Applied::steps(1))
+    }
+
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        Ok(Vec::new())
     }
 }

@@ -1,0 +1,74 @@
+//! The addresses of this machine's interfaces, and their changes.
+//!
+//! Read once, then kept up to date by the kernel's notifications: nobody else lists interfaces.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ferrule_kernel::route::{Event, Route, Watch};
+
+use crate::said;
+
+/// What is known of the addresses.
+#[derive(Debug)]
+pub struct Addresses {
+    watch: Watch,
+    /// With the number of the interface: two may have the same address.
+    known: BTreeSet<(IpAddr, u32)>,
+    /// Something was missed: they must be read again.
+    stale: bool,
+}
+
+impl Addresses {
+    /// Reads all addresses in the network namespace of the calling thread, and listens to changes
+    /// from then on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open() -> io::Result<Self> {
+        // First: what changes while they are read is in one of the two.
+        let watch = Watch::addresses()?;
+        let known = read()?;
+        Ok(Self {
+            watch,
+            known,
+            stale: false,
+        })
+    }
+
+    /// The addresses, each once, sorted.
+    pub fn list(&self) -> Vec<IpAddr> {
+        let mut all: Vec<IpAddr> = self.known.iter().map(|(ip, _)| *ip).collect();
+        all.dedup();
+        all
+    }
+
+    /// Waits for a change, at most for this long; whether there was one.
+    ///
+    /// # Errors
+    /// What the kernel said. What was known is still known.
+    pub fn changed(&mut self, timeout: Duration) -> io::Result<bool> {
+        let before = self.list();
+        let timeout = if self.stale { Duration::ZERO } else { timeout };
+        for event in self.watch.next(timeout)? {
+            match event {
+                Event::Address(new) => drop(self.known.insert((new.address, new.link))),
+                Event::AddressGone(old) => drop(self.known.remove(&(old.address, old.link))),
+                Event::Missed => self.stale = true,
+                Event::Link(_) | Event::LinkGone(_) => {}
+            }
+        }
+        if self.stale {
+            self.known = read()?;
+            self.stale = false;
+        }
+        Ok(self.list() != before)
+    }
+}
+
+fn read() -> io::Result<BTreeSet<(IpAddr, u32)>> {
+    let all = Route::open()?.addresses().map_err(said)?;
+    Ok(all.iter().map(|one| (one.address, one.link)).collect())
+}

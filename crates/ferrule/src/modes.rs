@@ -1,0 +1,286 @@
+//! The modes: one row each, the only place that knows what a mode means to the program.
+//!
+//! What a mode programs lives in a folder of `ferrule-dataplane`. Everything else that depends on
+//! the mode is a field here: a new mode is a folder, a row and a document.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use ferrule_core::desired::Desired;
+use ferrule_core::model::Family;
+use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_dataplane::{Applied, Dataplane, error_chain, ipvs};
+
+use crate::config::Config;
+use crate::config::gates::Gate;
+use crate::metrics::Group;
+
+#[cfg(test)]
+mod paper;
+#[cfg(test)]
+mod tests;
+
+/// One way to program Services.
+pub struct Mode {
+    /// The word in the configuration, at `/proxyMode` and in metrics.
+    pub name: &'static str,
+    /// What it is, for `--help`; a mode without is not listed anywhere.
+    pub about: Option<&'static str>,
+    /// The feature gate without which it cannot be chosen.
+    pub gate: Option<Gate>,
+    /// The section of the configuration file that has its periods, and masquerading.
+    pub section: Section,
+    /// `nodePortAddresses` where the configuration has none.
+    pub node_port_addresses: &'static [&'static str],
+    /// How often everything is compared with the kernel.
+    pub audit: Audit,
+    /// Metrics that not every mode has.
+    pub metrics: &'static [Group],
+    /// Reads a packet counter that its rules feed, by the counter's name in the kernel.
+    pub packets: Option<fn(&str) -> io::Result<u64>>,
+    /// Opens what is there once per node, and returns what opens a family. Writes nothing.
+    pub open: fn(&Config) -> anyhow::Result<OpenFamily>,
+    /// Removes what it has in the kernel, whoever wrote it.
+    pub remove: fn(Part) -> anyhow::Result<Applied>,
+    /// Modes with the same chains cannot remove each other's: the word names these chains.
+    pub chains: &'static str,
+    /// What it would program, as text for the tool that its administrators use.
+    pub render: fn(&Desired, Family, &Config, &[IpAddr]) -> anyhow::Result<String>,
+    /// What becomes of its rules when the program ends.
+    pub on_exit: OnExit,
+}
+
+/// Opens the dataplane of one family.
+pub type OpenFamily = Box<dyn FnMut(Family) -> anyhow::Result<Box<dyn Dataplane>>>;
+
+/// A section of the configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// `iptables`
+    Iptables,
+    /// `ipvs`; masquerading is in `iptables`.
+    Ipvs,
+    /// `nftables`
+    Nftables,
+}
+
+/// How often everything is compared with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audit {
+    /// Once an hour, whatever the sync period.
+    Hourly,
+    /// Once per sync period.
+    EverySyncPeriod,
+}
+
+impl Audit {
+    /// The interval.
+    pub const fn every(self, sync_period: Duration) -> Duration {
+        match self {
+            Self::Hourly => Duration::from_hours(1),
+            Self::EverySyncPeriod => sync_period,
+        }
+    }
+}
+
+/// A part of what a mode has in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What belongs to one family.
+    Family(Family),
+    /// What belongs to no family.
+    Node,
+}
+
+impl Part {
+    /// All of them, in the order in which they can be removed.
+    pub const ALL: [Self; 3] = [
+        Self::Family(Family::V4),
+        Self::Family(Family::V6),
+        Self::Node,
+    ];
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Family(family) => family.fmt(f),
+            Self::Node => Ok(()),
+        }
+    }
+}
+
+/// What becomes of a mode's rules when the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExit {
+    /// They stay, and Services go on working.
+    Keep,
+    /// They are removed: without the program they would lead nowhere.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for modes that relay"))]
+    Remove,
+}
+
+/// All modes, in the order in which their rules can be removed: those of iptables name the sets of
+/// ipvs.
+pub static ALL: &[&Mode] = &[
+    &IPTABLES,
+    &NFTABLES,
+    &IPVS,
+    #[cfg(test)]
+    &paper::PAPER,
+];
+
+/// The mode where none is chosen.
+pub static DEFAULT: &Mode = &IPTABLES;
+
+static IPTABLES: Mode = Mode {
+    name: "iptables",
+    about: Some("Chains of iptables rules"),
+    gate: None,
+    section: Section::Iptables,
+    node_port_addresses: &[],
+    audit: Audit::Hourly,
+    metrics: &[Group::Partial, Group::Restore, Group::Iptables],
+    packets: Some(iptables::packets),
+    open: |config| {
+        let options = config.iptables_options();
+        Ok(Box::new(move |family| {
+            let opened = Iptables::open(family, options);
+            let opened = opened.with_context(|| format!("no iptables support for {family}"))?;
+            Ok(Box::new(opened))
+        }))
+    },
+    remove: |part| {
+        use io::ErrorKind::{NotFound, Unsupported};
+        // Nobody can have made rules without the program, or in a kernel without tables.
+        let open = |family| Iptables::open(family, iptables::Options::default());
+        remove_family(part, open, &[NotFound, Unsupported])
+    },
+    chains: "KUBE-SERVICES",
+    render: |desired, family, config, local| {
+        let options = config.iptables_options();
+        Ok(iptables::render(desired, family, options, local))
+    },
+    on_exit: OnExit::Keep,
+};
+
+static NFTABLES: Mode = Mode {
+    name: "nftables",
+    about: Some("Maps and sets of nftables"),
+    gate: None,
+    section: Section::Nftables,
+    // Opening every address of the node is a habit that nftables does not take over.
+    node_port_addresses: &["primary"],
+    audit: Audit::Hourly,
+    metrics: &[Group::Partial, Group::Nftables],
+    packets: None,
+    open: |config| {
+        let options = config.nftables_options();
+        Ok(Box::new(move |family| {
+            let opened = Nftables::open(family, options).map_err(explain)?;
+            Ok(Box::new(opened))
+        }))
+    },
+    remove: |part| {
+        use io::ErrorKind::{InvalidInput, Unsupported};
+        // A kernel without nftables does not understand the question, and has no rules.
+        let open = |family| Nftables::open(family, nftables::Options::default());
+        remove_family(part, open, &[InvalidInput, Unsupported])
+    },
+    chains: "table kube-proxy",
+    render: |desired, family, config, _| {
+        let options = config.nftables_options();
+        Ok(nftables::text(desired, family, options)?)
+    },
+    on_exit: OnExit::Keep,
+};
+
+static IPVS: Mode = Mode {
+    name: "ipvs",
+    about: Some("The kernel's virtual servers"),
+    gate: Some(Gate::KubeProxyIPVS),
+    section: Section::Ipvs,
+    node_port_addresses: &[],
+    audit: Audit::EverySyncPeriod,
+    metrics: &[Group::Restore],
+    packets: None,
+    open: |_| {
+        bail!(
+            "this build has no ipvs dataplane yet; use --proxy-mode nftables or iptables, or \
+             --dry-run, which decides everything and writes nothing"
+        )
+    },
+    remove: |part| match part {
+        // Its rules of iptables go with those of mode iptables.
+        Part::Family(_) => Ok(Applied::default()),
+        Part::Node => ipvs::remove().map_err(|error| anyhow!(error_chain(&error))),
+    },
+    chains: "KUBE-SERVICES",
+    render: |_, _, _, _| bail!("mode ipvs cannot be rendered yet; there are: nftables, iptables"),
+    on_exit: OnExit::Keep,
+};
+
+/// The mode of this name.
+pub fn find(name: &str) -> Option<&'static Mode> {
+    ALL.iter().copied().find(|mode| mode.name == name)
+}
+
+/// Modes that an administrator can be told of, by name.
+pub fn listed() -> Vec<&'static Mode> {
+    let mut listed: Vec<_> = ALL.iter().copied().filter(|m| m.about.is_some()).collect();
+    listed.sort_by_key(|mode| mode.name);
+    listed
+}
+
+impl Mode {
+    /// Modes whose left-overs are removed once this one has programmed everything.
+    pub fn others(&self) -> impl Iterator<Item = &'static Self> {
+        let chains = self.chains;
+        ALL.iter()
+            .copied()
+            .filter(move |mode| mode.chains != chains)
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Mode {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Opens a family's dataplane and lets it remove everything. These failures to open mean that
+/// there can be nothing.
+fn remove_family<D: Dataplane>(
+    part: Part,
+    open: impl FnOnce(Family) -> io::Result<D>,
+    nothing: &[io::ErrorKind],
+) -> anyhow::Result<Applied> {
+    let Part::Family(family) = part else {
+        return Ok(Applied::default());
+    };
+    match open(family) {
+        Ok(mut rules) => rules.remove().map_err(|error| anyhow!(error_chain(&error))),
+        Err(error) if nothing.contains(&error.kind()) => Ok(Applied::default()),
+        Err(error) => Err(explain(error)),
+    }
+}
+
+/// What an administrator can do about it.
+pub fn explain(error: io::Error) -> anyhow::Error {
+    let advice = if error.kind() == io::ErrorKind::PermissionDenied {
+        "changing network rules needs CAP_NET_ADMIN: run privileged"
+    } else {
+        "this kernel may lack what the mode needs: load the module or choose another mode"
+    };
+    anyhow::Error::new(error).context(advice)
+}

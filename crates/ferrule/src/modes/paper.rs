@@ -1,0 +1,55 @@
+//! A mode for tests, and all that a mode takes: it programs a file in the working directory.
+
+use std::fs;
+use std::io;
+
+use ferrule_core::desired::Desired;
+use ferrule_core::model::Family;
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
+
+use super::{Audit, Mode, OnExit, Part, Section};
+
+pub static PAPER: Mode = Mode {
+    name: "paper",
+    about: None,
+    gate: None,
+    section: Section::Iptables,
+    node_port_addresses: &[],
+    audit: Audit::EverySyncPeriod,
+    metrics: &[],
+    packets: None,
+    open: |_| Ok(Box::new(|family| Ok(Box::new(Paper(family))))),
+    remove: |part| match part {
+        Part::Family(family) => Ok(Paper(family).remove()?),
+        Part::Node => Ok(Applied::default()),
+    },
+    chains: "paper",
+    render: |desired, family, _, _| Ok(lines(desired, family)),
+    on_exit: OnExit::Remove,
+};
+
+struct Paper(Family);
+
+impl Dataplane for Paper {
+    fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
+        let text = lines(work.desired, self.0);
+        fs::write(self.0.as_str(), &text).map_err(ApplyError::OutOfSync)?;
+        Ok(Applied::steps(text.lines().count()))
+    }
+
+    fn remove(&mut self) -> Result<Applied, ApplyError> {
+        let there = fs::remove_file(self.0.as_str()).is_ok();
+        Ok(Applied::steps(usize::from(there)))
+    }
+
+    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+        Ok(Vec::new())
+    }
+}
+
+fn lines(desired: &Desired, family: Family) -> String {
+    let exposures = desired.exposures(family).into_iter();
+    exposures
+        .map(|exposure| format!("{}\n", exposure.key))
+        .collect()
+}

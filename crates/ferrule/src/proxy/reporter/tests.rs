@@ -1,0 +1,131 @@
+//! What is reported, and how often.
+
+use ferrule_core::desired::Totals;
+use ferrule_core::issue::ObjectKey;
+use ferrule_core::model::Protocol;
+use ferrule_dataplane::RuleCount;
+
+use super::*;
+use crate::modes;
+use crate::watch::kubernetes::tests::log::Log;
+
+fn reporter(mode: &str) -> (Reporter, Arc<Metrics>) {
+    let metrics = Arc::new(Metrics::new(modes::find(mode).unwrap()));
+    let reporter = Reporter::new(metrics.clone(), None, Vec::new(), None);
+    (reporter, metrics)
+}
+
+fn key(name: &str) -> PortKey {
+    PortKey {
+        service: ServiceKey::new("ns", name),
+        name: "http".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+fn synced<'a>(full: bool, result: Result<&'a Applied, &'a ApplyError>) -> Synced<'a> {
+    Synced {
+        family: Family::V4,
+        full,
+        took: Duration::from_millis(3),
+        result,
+        triggers: &[],
+        totals: Totals::default(),
+    }
+}
+
+fn sample(metrics: &Metrics, series: &str) -> Option<String> {
+    let text = metrics.render();
+    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
+    Some(line.trim().to_owned())
+}
+
+#[test]
+fn a_refused_service_port_is_reported_once_until_it_is_programmed() {
+    let (mut reporter, _) = reporter("iptables");
+    let log = Log::new();
+    let refusing = |names: &[&str]| Applied {
+        refused: names
+            .iter()
+            .map(|name| Refusal {
+                key: key(name),
+                message: "no such match".to_owned(),
+            })
+            .collect(),
+        ..Applied::default()
+    };
+    for refused in [&["a"][..], &["a", "b"], &["b"], &["a"]] {
+        reporter.synced(&synced(true, Ok(&refusing(refused))));
+    }
+    let about = |name: &str| {
+        let name = key(name).to_string();
+        let lines = log.lines().into_iter();
+        let named = lines.filter(|line| line.contains("refused") && line.contains(&name));
+        named.count()
+    };
+    assert_eq!(about("a"), 2, "once each time it begins");
+    assert_eq!(about("b"), 1);
+}
+
+#[test]
+fn a_success_shows_in_metrics_and_a_failure_too() {
+    let (mut reporter, metrics) = reporter("nftables");
+    let applied = Applied {
+        kept: 1,
+        ..Applied::steps(5)
+    };
+    reporter.synced(&synced(true, Ok(&applied)));
+    let family = "{ip_family=\"IPv4\"}";
+    let value = |name: &str| sample(&metrics, &format!("{name}{family}"));
+    assert_eq!(value("ferrule_sync_steps_total").as_deref(), Some("5"));
+    let nftables = "kubeproxy_sync_proxy_rules_nftables";
+    let failures = format!("{nftables}_cleanup_failures_total");
+    assert_eq!(value(&failures).as_deref(), Some("1"));
+    let failures = format!("{nftables}_sync_failures_total");
+    assert_eq!(value(&failures), None);
+    let lost = ApplyError::OutOfSync(std::io::ErrorKind::TimedOut.into());
+    reporter.synced(&synced(false, Err(&lost)));
+    assert_eq!(value(&failures).as_deref(), Some("1"));
+    assert_eq!(value("ferrule_sync_steps_total").as_deref(), Some("5"));
+}
+
+#[test]
+fn rules_are_counted_by_table() {
+    let (mut reporter, metrics) = reporter("iptables");
+    let applied = Applied {
+        rules: vec![RuleCount {
+            table: "nat",
+            owned: 12,
+            written: 3,
+        }],
+        ..Applied::default()
+    };
+    reporter.synced(&synced(true, Ok(&applied)));
+    let labels = "{ip_family=\"IPv4\",table=\"nat\"}";
+    let value = |name: &str| {
+        let name = format!("kubeproxy_sync_proxy_rules_iptables_{name}{labels}");
+        sample(&metrics, &name)
+    };
+    assert_eq!(value("total").as_deref(), Some("12"));
+    assert_eq!(value("last").as_deref(), Some("3"));
+}
+
+#[test]
+fn an_issue_is_logged_once_while_it_lasts() {
+    let (mut reporter, metrics) = reporter("nftables");
+    let log = Log::new();
+    let issue = Issue {
+        object: ObjectKey::Node("n".into()),
+        field: "spec.podCIDRs".to_owned(),
+        message: "not a network".to_owned(),
+        severity: Severity::Warning,
+    };
+    for issues in [&[&issue][..], &[&issue], &[], &[&issue]] {
+        reporter.issues(issues);
+    }
+    let lines = log.lines();
+    let logged = lines.iter().filter(|line| line.contains("spec.podCIDRs"));
+    assert_eq!(logged.count(), 2);
+    let warnings = sample(&metrics, "ferrule_issues{severity=\"warning\"}");
+    assert_eq!(warnings.as_deref(), Some("1"));
+}

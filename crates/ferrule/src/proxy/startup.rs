@@ -1,0 +1,56 @@
+//! What follows the first syncs: guarding, removing other modes' rules, checking settings, telling
+//! systemd.
+
+use std::io;
+use std::sync::Arc;
+
+use ferrule_core::model::{Family, Node};
+use ferrule_dataplane::Watcher;
+
+use super::checks::Checks;
+use super::guard::Guard;
+use super::sweep::Sweep;
+use crate::metrics::Metrics;
+use crate::modes::Part;
+use crate::sync::Lifecycle;
+use crate::systemd;
+
+/// Acts on milestones.
+pub struct Startup {
+    /// Watches over what is programmed.
+    pub guard: Guard,
+    /// Removes other modes' rules; none with `--dry-run`.
+    pub sweep: Option<Sweep>,
+    /// Settings that cannot be right.
+    pub checks: Checks,
+    /// Shows packet counters once rules feed them.
+    pub metrics: Arc<Metrics>,
+    /// `NOTIFY_SOCKET`
+    pub systemd: Option<String>,
+}
+
+impl Lifecycle for Startup {
+    fn node(&mut self, node: &Node) {
+        self.checks.check(node);
+    }
+
+    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
+        self.guard.start(family, watchers);
+        if let Some(sweep) = &self.sweep {
+            self.metrics.show_packets();
+            sweep.part(Part::Family(family));
+        }
+    }
+
+    fn ready(&mut self) {
+        if let Some(sweep) = &self.sweep {
+            sweep.part(Part::Node);
+        }
+        self.checks.check_without_node();
+        if let Some(socket) = &self.systemd
+            && let Err(error) = systemd::notify(socket, "READY=1")
+        {
+            tracing::warn!(socket, err = %error, "Failed to notify systemd of readiness");
+        }
+    }
+}
