@@ -45,6 +45,13 @@ pub enum Event {
         /// Why it is of no use, if that is worth telling.
         issues: Vec<Issue>,
     },
+    /// The object exists, but nobody can read what it looks like now. What was known of it stays.
+    Undecodable {
+        /// The object.
+        key: ObjectKey,
+        /// Why it cannot be read.
+        issues: Vec<Issue>,
+    },
 }
 
 impl Event {
@@ -53,7 +60,7 @@ impl Event {
         match self {
             Self::Listing(_) | Self::Listed(_) => None,
             Self::Put { object, .. } => Some(object.kind()),
-            Self::Gone { key, .. } => Some(key.kind()),
+            Self::Gone { key, .. } | Self::Undecodable { key, .. } => Some(key.kind()),
         }
     }
 }
@@ -202,6 +209,10 @@ impl Tracker {
             Event::Gone { key, issues } => {
                 self.named(&key);
                 self.remove(&key);
+                self.set_issues(key, issues);
+            }
+            Event::Undecodable { key, issues } => {
+                self.named(&key);
                 self.set_issues(key, issues);
             }
         }

@@ -75,11 +75,8 @@ pub fn history_lost(stage: &mut Stage<'_>) -> Result<()> {
     // Also after a failure: nobody can end it otherwise.
     stage.world().signal(Signal::SIGCONT)?;
     forgotten?;
-    mark.until_said(&["cannot go on from where it was; listing again", "services"])?;
-    mark.until_said(&[
-        "cannot go on from where it was; listing again",
-        "endpointslices",
-    ])?;
+    mark.until_said(&["Watch expired; listing again", "services"])?;
+    mark.until_said(&["Watch expired; listing again", "endpointslices"])?;
     stage.settle_patiently()?;
     stage.expect(&["b2"])?;
     let left = stage.ask("doomed", "b4", Family::V4, 0)?;

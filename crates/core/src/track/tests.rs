@@ -281,6 +281,42 @@ fn issues_follow_their_object() {
 }
 
 #[test]
+fn an_undecodable_object_stays_as_it_was() {
+    let mut scene = Scene::new();
+    scene.service(service("ns/a")).step();
+    let key = ObjectKey::Service(service_key("ns/a"));
+    let issue = Issue {
+        object: key.clone(),
+        field: "metadata.name".to_owned(),
+        message: "the object cannot be decoded".to_owned(),
+        severity: crate::issue::Severity::Warning,
+    };
+    let undecodable = || Event::Undecodable {
+        key: key.clone(),
+        issues: vec![issue.clone()],
+    };
+    // Neither by itself nor within a list is it gone.
+    for events in [
+        vec![undecodable()],
+        vec![
+            Event::Listing(Kind::Service),
+            undecodable(),
+            Event::Listed(Kind::Service),
+        ],
+    ] {
+        for event in events {
+            scene.tracker.on(event);
+        }
+        assert!(!scene.tracker.has_pending());
+        assert_eq!(scene.tracker.keys(), [service_key("ns/a")]);
+        assert_eq!(scene.tracker.issues().collect::<Vec<_>>(), [&issue]);
+    }
+    scene.tracker.on(gone(key.clone()));
+    assert!(scene.tracker.has_pending());
+    assert_eq!(scene.tracker.issues().count(), 0);
+}
+
+#[test]
 fn a_deleted_node_object_does_not_move_us() {
     let mut scene = Cluster::new();
     scene.node(node("a")).step();

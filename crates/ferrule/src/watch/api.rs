@@ -95,7 +95,7 @@ pub struct Annotations {
     /// When the change happened that led to this state of a slice.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub trigger_time: Option<String>,
-    /// On a bookmark: all objects of the list have been told.
+    /// On a bookmark: the list is complete.
     #[serde(rename = "k8s.io/initial-events-end")]
     pub initial_events_end: Option<String>,
 }

@@ -1,12 +1,12 @@
-//! The cluster as an API server tells of it.
+//! The cluster as an API server describes it.
 //!
 //! In: an API server. Out: through a bounded channel, the same events that manifests give: per
 //! kind a list, then changes, and another list whenever one is needed. One task per kind; the
 //! receiving end may be a plain thread that blocks.
 //!
 //! Nothing here fails: an API server that is away is asked again, and what is known stays in use.
-//! The one exception is a configuration that leads nowhere, which is told when the [`Api`] is
-//! opened. [`Recorder`] is the way back: events for people who look at the cluster.
+//! The one exception is a configuration that leads nowhere, which is an error when the [`Api`]
+//! is opened. [`Recorder`] is the way back: events for people who look at the cluster.
 
 use std::sync::Arc;
 
@@ -18,15 +18,18 @@ use tokio::task::JoinSet;
 use self::reflector::Reflector;
 
 mod access;
+mod capability;
 mod client;
 mod endpoints;
 mod failure;
 mod frames;
 mod intake;
 mod pace;
+mod proxy;
 mod recorder;
 mod reflector;
 mod resource;
+mod route;
 #[cfg(test)]
 pub mod tests;
 
@@ -42,7 +45,7 @@ pub struct Settings {
     pub node_name: String,
     /// Ask for lists as streams first (feature gate `WatchListClient`).
     pub streaming_lists: bool,
-    /// How patient to be.
+    /// Timeouts and delays.
     pub timings: Timings,
     /// When there is no hurry.
     pub rest: Rest,
@@ -63,7 +66,7 @@ impl Watch {
     }
 }
 
-/// Watches all kinds and sends what is told to `sink`, in batches of a few hundred events.
+/// Watches all kinds and sends what comes to `sink`, in batches of a few hundred events.
 ///
 /// Events of one kind come in order. When `sink` is full the watches wait, and so does the
 /// network: nothing piles up here. It all ends when the returned handle or the receiver is

@@ -210,7 +210,7 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Cluster {
             Event::Gone { key, .. } => {
                 last.remove(key);
             }
-            Event::Listing(_) | Event::Listed(_) => {}
+            Event::Undecodable { .. } | Event::Listing(_) | Event::Listed(_) => {}
         }
     }
     let mut scene = Cluster::with(settings());
@@ -309,7 +309,7 @@ proptest! {
         for event in deeds.iter().filter_map(event) {
             let key = match &event {
                 Event::Put { object, .. } => object.key(),
-                Event::Gone { key, .. } => key.clone(),
+                Event::Gone { key, .. } | Event::Undecodable { key, .. } => key.clone(),
                 Event::Listing(_) | Event::Listed(_) => continue,
             };
             lanes.entry(key).or_default().push_back(event);
@@ -351,7 +351,7 @@ proptest! {
         }).chain(base.iter().filter_map(event)) {
             let key = match &event {
                 Event::Put { object, .. } => object.key(),
-                Event::Gone { key, .. } => key.clone(),
+                Event::Gone { key, .. } | Event::Undecodable { key, .. } => key.clone(),
                 Event::Listing(_) | Event::Listed(_) => continue,
             };
             last.insert(key, event);
@@ -373,7 +373,7 @@ proptest! {
             match &event {
                 Event::Put { object, .. } => { last.insert(object.key(), event); }
                 Event::Gone { key, .. } => { last.remove(key); }
-                Event::Listing(_) | Event::Listed(_) => {}
+                Event::Undecodable { .. } | Event::Listing(_) | Event::Listed(_) => {}
             }
         }
         for kind in crate::issue::Kind::ALL {

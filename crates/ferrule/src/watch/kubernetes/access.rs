@@ -1,7 +1,8 @@
 //! Where the API server is and who we are to it.
 //!
 //! In: the kubeconfig path and the master override of the configuration, or the surroundings of
-//! a pod. Out: a [`Config`] for the client library, and the token if there is one.
+//! a pod. Out: a [`Config`] for the client library, the token if there is one, and the proxy on
+//! the way.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use kube::config::{
     NamedContext,
 };
 use secrecy::{ExposeSecret as _, SecretString};
+
+use super::proxy::{Proxy, ProxyError, SecretText, Variables};
 
 /// What the configuration says about the API server. Both empty means the pod's own account.
 ///
@@ -46,9 +49,14 @@ pub enum AccessError {
         #[source]
         source: KubeconfigError,
     },
-    /// The kubeconfig wants a proxy.
-    #[error("{path}: proxy-url is not supported")]
-    Proxy { path: String },
+    /// The kubeconfig names a proxy that is none.
+    #[error("{path}: invalid 'proxy-url' for cluster {cluster:?}")]
+    Proxy {
+        path: String,
+        cluster: String,
+        #[source]
+        source: ProxyError,
+    },
     /// The address of the API server is none.
     #[error("{address:?} is not the address of an API server")]
     Address {
@@ -67,27 +75,39 @@ pub enum AccessError {
     Client(#[source] kube::Error),
 }
 
-/// What a pod is told about its API server.
+/// What a pod, or any process, finds around it about its API server.
 #[derive(Clone, Debug, Default)]
 pub struct Pod {
     pub host: String,
     pub port: String,
     /// The folder with the account's token and the cluster's certificate authority.
     pub account: PathBuf,
+    /// The environment's proxies; they are not only for pods.
+    pub proxies: Variables,
 }
 
 impl Pod {
     /// The pod this process runs in, if it does.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the cluster tells its pods by these two variables and in no other way"
+        reason = "clusters and administrators name API servers and proxies by these variables"
     )]
     pub fn around_us() -> Self {
-        let variable = |name| std::env::var(name).unwrap_or_default();
+        let variable = |name: &str| std::env::var(name).unwrap_or_default();
+        // As in Go: the capital name first, and an empty value is none.
+        let either = |name: &str| match variable(name) {
+            value if value.is_empty() => variable(&name.to_ascii_lowercase()),
+            value => value,
+        };
         Self {
             host: variable("KUBERNETES_SERVICE_HOST"),
             port: variable("KUBERNETES_SERVICE_PORT"),
             account: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
+            proxies: Variables {
+                https: SecretText(either("HTTPS_PROXY")),
+                http: SecretText(either("HTTP_PROXY")),
+                no: either("NO_PROXY"),
+            },
         }
     }
 
@@ -114,7 +134,7 @@ impl Pod {
     }
 }
 
-/// Who we are, told with every request.
+/// Who we are, sent with every request.
 #[derive(Debug)]
 pub enum Token {
     /// As the kubeconfig has it.
@@ -166,7 +186,14 @@ impl Token {
 pub struct Recipe {
     pub config: Config,
     pub token: Option<Token>,
+    pub proxy: Option<Proxy>,
+    /// A variable that names no proxy, and why. As in Go, it is ignored.
+    pub ignored: Option<(&'static str, ProxyError)>,
 }
+
+/// Keeps the client library from reading the environment's proxies itself: it does so in other
+/// ways than Go, and fails on what it cannot parse.
+const NO_PROXY_OF_THE_LIBRARY: &str = "http://proxy.invalid";
 
 impl Access {
     /// Reads whatever files are involved, as they are now.
@@ -179,14 +206,8 @@ impl Access {
         };
         let user_has_certificate = has_certificate(&kubeconfig);
         let mut authority = None;
+        let named_proxy = named_proxy(&path, &mut kubeconfig)?;
         if let Some(cluster) = current_cluster(&mut kubeconfig) {
-            if cluster
-                .proxy_url
-                .as_ref()
-                .is_some_and(|url| !url.is_empty())
-            {
-                return Err(AccessError::Proxy { path });
-            }
             if !self.master.is_empty() {
                 cluster.server = Some(self.master.clone());
             }
@@ -203,9 +224,12 @@ impl Access {
                 path: path.clone(),
                 source,
             })?;
-        // The library also asks the environment. That a proxy there is meant for the node's own
-        // way to its API server is less likely than that it is not.
-        config.proxy_url = None;
+        let (proxy, ignored) = match (named_proxy, pod.proxies.proxy_for(&config.cluster_url)) {
+            (Some(proxy), _) => (Some(proxy), None),
+            (None, Ok(proxy)) => (proxy, None),
+            (None, Err(ignored)) => (None, Some(ignored)),
+        };
+        forget_placeholder(&mut config);
         // Followed when it is replaced, as the account's certificate authority is in time.
         config.root_cert_file = authority.map(PathBuf::from);
         // Our reflectors decide about trying again, and say so.
@@ -225,7 +249,42 @@ impl Access {
         if token.is_some() {
             user.exec = None;
         }
-        Ok(Recipe { config, token })
+        Ok(Recipe {
+            config,
+            token,
+            proxy,
+            ignored,
+        })
+    }
+}
+
+/// The proxy of the kubeconfig's cluster. Without one, the library finds a placeholder there.
+fn named_proxy(path: &str, kubeconfig: &mut Kubeconfig) -> Result<Option<Proxy>, AccessError> {
+    let name = current_context(kubeconfig).map(|context| context.cluster.clone());
+    let Some(cluster) = current_cluster(kubeconfig) else {
+        return Ok(None);
+    };
+    let url = cluster.proxy_url.as_deref().unwrap_or_default();
+    if url.is_empty() {
+        cluster.proxy_url = Some(NO_PROXY_OF_THE_LIBRARY.to_owned());
+        return Ok(None);
+    }
+    let proxy = Proxy::parse(url, "proxy-url").map_err(|source| AccessError::Proxy {
+        path: path.to_owned(),
+        cluster: name.unwrap_or_default(),
+        source,
+    })?;
+    Ok(Some(proxy))
+}
+
+/// Removes what was put there for the library, which also shows it to credential plugins.
+fn forget_placeholder(config: &mut Config) {
+    config.proxy_url = None;
+    let plugin = config.auth_info.exec.as_mut();
+    if let Some(cluster) = plugin.and_then(|plugin| plugin.cluster.as_mut())
+        && cluster.proxy_url.as_deref() == Some(NO_PROXY_OF_THE_LIBRARY)
+    {
+        cluster.proxy_url = None;
     }
 }
 

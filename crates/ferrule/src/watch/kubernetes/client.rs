@@ -7,31 +7,25 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, RETRY_AFTER, USER_AGENT,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use tokio::time::{Instant, timeout};
+use tower::util::option_layer;
+use tower::{BoxError, ServiceExt as _};
 
 use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
-use super::frames;
+use super::proxy::Proxy;
+use super::{frames, route};
 
 /// The release of kube-proxy we stand in for.
 const REFERENCE: &str = "v1.36.4";
-
-/// Until a TCP connection must stand.
-const CONNECT: Duration = Duration::from_secs(10);
-
-// Together: a peer that vanished without a word is noticed after a minute, on an idle connection
-// by probes and on a busy one by what it does not acknowledge.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
-const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
 /// So much of an answer waits at most on a connection to be taken in, each time the watch rests.
 /// Each watch has one.
@@ -43,7 +37,7 @@ const RENEW_EVERY: Duration = Duration::from_mins(1);
 /// Of a refusal, so much is read.
 const MOST_REFUSAL: usize = 64 << 10;
 
-/// Hears what happens between us and the API server; metrics are made of it.
+/// Observes what happens between us and the API server; metrics are made of it.
 ///
 /// Called on the async side, so implementations only count.
 pub trait Observer: Send + Sync {
@@ -109,7 +103,9 @@ impl Api {
         access: Access,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, AccessError> {
-        let link = Link::make(access.read(&pod)?)?;
+        let recipe = access.read(&pod)?;
+        log_proxy(&recipe);
+        let link = Link::make(recipe)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 access,
@@ -130,8 +126,8 @@ impl Api {
     }
 
     /// The body of the answer to a GET, once it begins.
-    pub(super) async fn get(&self, path: &str, patience: Duration) -> Result<Body, Failure> {
-        let response = self.send(Method::GET, path, Vec::new(), patience).await?;
+    pub(super) async fn get(&self, path: &str, limit: Duration) -> Result<Body, Failure> {
+        let response = self.send(Method::GET, path, Vec::new(), limit).await?;
         Ok(response.into_body())
     }
 
@@ -140,9 +136,9 @@ impl Api {
         &self,
         path: &str,
         json: Vec<u8>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<(), Failure> {
-        self.send(Method::POST, path, json, patience).await?;
+        self.send(Method::POST, path, json, limit).await?;
         Ok(())
     }
 
@@ -151,7 +147,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Vec<u8>,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Response<Body>, Failure> {
         let (client, token) = self.with_link(|link| {
             let token = link.token.as_mut().and_then(Token::header);
@@ -160,20 +156,20 @@ impl Api {
         let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
         let request = request(&method, path, token, body).map_err(unsendable)?;
         let began = Instant::now();
-        let answer = timeout(patience, client.send(request)).await;
+        let answer = timeout(limit, client.send(request)).await;
         let code = match &answer {
             Ok(Ok(response)) => Some(response.status().as_u16()),
             _ => None,
         };
         self.observer().answered(&method, code, began.elapsed());
         let response = answer
-            .map_err(|_| Failure::NoAnswer(patience))?
+            .map_err(|_| Failure::NoAnswer(limit))?
             .map_err(Failure::unreachable)?;
         if response.status().is_success() {
             return Ok(response);
         }
         Err(Failure::Refused {
-            refusal: refusal(response, patience).await,
+            refusal: refusal(response, limit).await,
             inside: false,
         })
     }
@@ -199,7 +195,7 @@ impl Api {
             Ok(Ok(link)) => self.with_link(|old| *old = link),
             Ok(Err(error)) => tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "The API client's configuration cannot be read again; the old one stays in use"
+                "Reloading the API client configuration failed; keeping the previous one"
             ),
             // The runtime is going down.
             Err(_) => {}
@@ -215,11 +211,16 @@ impl Api {
 
 impl Link {
     fn make(recipe: Recipe) -> Result<Self, AccessError> {
-        let Recipe { mut config, token } = recipe;
+        let Recipe {
+            mut config,
+            token,
+            proxy,
+            ignored: _,
+        } = recipe;
         let host = config.cluster_url.authority().map(ToString::to_string);
         config.headers.push((USER_AGENT, user_agent()));
         Ok(Self {
-            client: client(config).map_err(AccessError::Client)?,
+            client: client(config, proxy.as_ref()).map_err(AccessError::Client)?,
             token,
             host: host.unwrap_or_default(),
             made: Instant::now(),
@@ -227,31 +228,41 @@ impl Link {
     }
 }
 
-/// The client library's client, on connections that notice when the other side vanishes.
-fn client(config: Config) -> Result<kube::Client, kube::Error> {
-    let user = &config.auth_info;
-    let library_adds_credentials =
-        user.password.is_some() || user.exec.is_some() || user.auth_provider.is_some();
-    if library_adds_credentials {
-        // Its layer for this fits on its own connections only, and they send no keep-alives. What
-        // then notices a dead watch is its own patience.
-        let mut config = config;
-        config.connect_timeout = Some(CONNECT);
-        return Ok(ClientBuilder::try_from(config)?.build());
+/// Says once how the API server is reached, if not directly.
+fn log_proxy(recipe: &Recipe) {
+    let server = recipe.config.cluster_url.to_string();
+    if let Some(proxy) = &recipe.proxy {
+        tracing::info!(server, %proxy, "Using a proxy for the API server");
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
-    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_EVERY));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    let connector = config.rustls_https_connector_with_connector(tcp)?;
+    if let Some((variable, error)) = &recipe.ignored {
+        tracing::warn!(
+            variable,
+            error = error as &dyn std::error::Error,
+            server,
+            "The environment names no usable proxy; connecting directly"
+        );
+    }
+}
+
+/// The client library's client, on our own connections.
+fn client(mut config: Config, proxy: Option<&Proxy>) -> Result<kube::Client, kube::Error> {
+    if let Some(proxy) = proxy
+        && route::is_forwarding(&config, proxy)
+        && let Some(header) = &proxy.basic
+    {
+        config.headers.push((PROXY_AUTHORIZATION, header.clone()));
+    }
+    let route = route::connector(&config, proxy)?;
+    let connector = config.rustls_https_connector_with_connector(route)?;
     let http = HttpClient::builder(TokioExecutor::new())
         .http1_max_buf_size(READ_AHEAD)
-        .build::<_, Body>(connector);
+        .build::<_, Body>(connector)
+        // The layer that runs credential plugins has errors of this type, so what is below it must.
+        .map_err(BoxError::from);
+    // Basic authentication and plugins; tokens are ours.
+    let credentials = option_layer(config.auth_layer()?);
     Ok(ClientBuilder::new(http, &config.default_namespace)
+        .with_layer(&credentials)
         .with_layer(&config.extra_headers_layer()?)
         .with_layer(&config.base_uri_layer())
         .build())
@@ -276,14 +287,14 @@ fn request(
     builder.body(Body::from(body))
 }
 
-/// Why the server said no, as far as it can be read in time.
-async fn refusal(response: Response<Body>, patience: Duration) -> Refusal {
+/// Why the server refused, as far as it can be read in time.
+async fn refusal(response: Response<Body>, limit: Duration) -> Refusal {
     let code = response.status().as_u16();
     let retry_after = retry_after(response.headers());
     let mut body = response.into_body();
     let mut text = Vec::new();
     while text.len() < MOST_REFUSAL
-        && let Ok(Some(piece)) = frames::next(&mut body, patience).await
+        && let Ok(Some(piece)) = frames::next(&mut body, limit).await
     {
         text.extend_from_slice(&piece);
     }

@@ -55,9 +55,35 @@ struct Port {
 pub struct Parts {
     /// Few: most objects have one subset and one family.
     counts: HashMap<SliceKey, usize>,
+    /// The same as it was before the list that is under way.
+    before: HashMap<SliceKey, usize>,
 }
 
 impl Parts {
+    /// A full list begins; until it is complete, what was known before still counts.
+    pub fn begin_list(&mut self) {
+        let counts = std::mem::take(&mut self.counts);
+        self.before.extend(counts);
+    }
+
+    /// The full list is complete.
+    pub fn end_list(&mut self) {
+        self.before = HashMap::new();
+    }
+
+    /// The events that keep the further slices of an object nobody can read; the first one is the
+    /// caller's.
+    pub fn keep(&mut self, metadata: &api::Metadata, events: &mut Vec<Event>) {
+        let key = SliceKey::new(&metadata.namespace, &metadata.name);
+        let known = self.counts.get(&key).or_else(|| self.before.get(&key));
+        let Some(&count) = known else { return };
+        events.extend((1..count).map(|part| Event::Undecodable {
+            key: part_key(metadata, part),
+            issues: Vec::new(),
+        }));
+        self.counts.insert(key, count);
+    }
+
     /// The events of an object as it looks now.
     pub fn put(&mut self, object: Endpoints, node_name: &str, events: &mut Vec<Event>) {
         let Endpoints { metadata, subsets } = object;
@@ -96,13 +122,15 @@ impl Parts {
     ) {
         let count = self.counts.remove(key).unwrap_or(1);
         events.extend((first..count).map(|part| Event::Gone {
-            key: ObjectKey::Slice(SliceKey::new(
-                &metadata.namespace,
-                &part_name(&metadata.name, part),
-            )),
+            key: part_key(metadata, part),
             issues: Vec::new(),
         }));
     }
+}
+
+fn part_key(metadata: &api::Metadata, part: usize) -> ObjectKey {
+    let name = part_name(&metadata.name, part);
+    ObjectKey::Slice(SliceKey::new(&metadata.namespace, &name))
 }
 
 /// The object's own name, and for further parts one that no object can have.

@@ -1,7 +1,6 @@
 //! What can go wrong between us and the API server, and what helps.
 //!
-//! A failure never ends a watch for good; it decides what is tried next and what the operator is
-//! told.
+//! A failure never ends a watch for good; it decides what is tried next and what is logged.
 
 use ferrule_dataplane::error_chain;
 use std::error::Error;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::resource::Resource;
+use super::route::ProxyFailure;
 
 /// Why a request or a watch did not go well.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +25,8 @@ pub enum Failure {
     /// An answer began and broke off.
     #[error("the connection to the API server broke")]
     Broken(#[source] Cause),
-    /// Nothing was heard for longer than the server may be silent.
-    #[error("nothing was heard for {0:?}; the connection is taken for dead")]
+    /// Nothing was received for longer than the server may be silent.
+    #[error("nothing was received for {0:?}; the connection is considered dead")]
     Silent(Duration),
     /// The answer ended in good order, but in the middle.
     #[error("the answer ended before it was complete")]
@@ -34,15 +34,15 @@ pub enum Failure {
     /// A watch ended as soon as it had begun.
     #[error("the watch ended as soon as it had begun")]
     Short,
-    /// The server said no.
+    /// The server refused.
     #[error("{}", describe(refusal))]
     Refused {
         refusal: Refusal,
         /// As an event inside an answer that had begun well.
         inside: bool,
     },
-    /// The answer is not what an API server says.
-    #[error("the answer is not what an API server says: {what}")]
+    /// The answer is not one of an API server.
+    #[error("the answer is not one of an API server: {what}")]
     Garbled {
         what: &'static str,
         #[source]
@@ -121,7 +121,7 @@ fn first_line(body: &[u8]) -> String {
 }
 
 fn describe(refusal: &Refusal) -> String {
-    let mut text = format!("the API server said {}", refusal.code);
+    let mut text = format!("the API server answered {}", refusal.code);
     if !refusal.reason.is_empty() {
         _ = write!(text, " {}", refusal.reason);
     }
@@ -168,7 +168,16 @@ impl Failure {
     pub fn is_about_the_version(&self) -> bool {
         // To a server that counts otherwise, what we know is no version at all.
         let senseless = matches!(self.code(), Some(400 | 422));
-        self.is_expired() || self.is_from_the_future() || senseless
+        self.is_about_history() || senseless
+    }
+
+    /// The server cannot select by a field we named. Releases differ in their words.
+    pub fn refuses_fields(&self) -> bool {
+        let about_fields = |refusal: &Refusal| {
+            let words = ["field selector", "field label", "spec.clusterIP"];
+            refusal.code == 400 && words.iter().any(|word| refusal.message.contains(word))
+        };
+        self.refusal().is_some_and(about_fields)
     }
 
     /// The server does not know the collection.
@@ -184,23 +193,28 @@ impl Failure {
         }
     }
 
-    /// The server cannot or will not begin a watch with a list.
-    ///
-    /// It says so as an error, or as an event of any code within a watch it seemed to grant
-    /// (seen with storage that lacks progress notifications), or by never ending the list.
+    /// The server does not begin watches with a list: it says that the request is wrong.
     pub fn refuses_streaming(&self) -> bool {
-        if self.is_expired() || self.is_from_the_future() {
-            return false;
-        }
+        !self.is_about_history() && matches!(self.code(), Some(400 | 402 | 405..=428 | 430..=499))
+    }
+
+    /// The server began to stream a list and did not end it.
+    ///
+    /// It says so as an event within the watch (seen with storage that lacks progress
+    /// notifications), or by ending the watch, or by silence. The next list may end well.
+    pub fn spoils_streaming(&self) -> bool {
         match self {
-            Self::Refused { refusal, inside } => match refusal.code {
-                401 | 403 | 404 | 429 => false,
-                400..=499 => true,
-                _ => *inside,
-            },
+            Self::Refused { refusal, inside } => {
+                *inside && refusal.code >= 500 && !self.is_about_history()
+            }
             Self::Silent(_) | Self::Incomplete => true,
             _ => false,
         }
+    }
+
+    /// The version we asked for is too old or too new.
+    fn is_about_history(&self) -> bool {
+        self.is_expired() || self.is_from_the_future()
     }
 
     /// The same request may go well a little later.
@@ -268,6 +282,11 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
     let mut text = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
+        if let Some(ProxyFailure { proxy, .. }) = error.downcast_ref() {
+            return Some(format!(
+                "check the proxy {proxy} and whether it may reach {host}, or add {host} to NO_PROXY"
+            ));
+        }
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(io::ErrorKind::ConnectionRefused) => {
                 return Some(format!(
@@ -293,15 +312,15 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
     let advice = [
         (
             "CertificateExpired",
-            "the API server says our client certificate has expired: renew it",
+            "the API server reports that the client certificate has expired: renew it",
         ),
         (
             "CertificateRequired",
-            "the API server wants a client certificate: name one in the kubeconfig",
+            "the API server requires a client certificate: name one in the kubeconfig",
         ),
         (
             "received fatal alert",
-            "the API server does not accept our client certificate: check who signed it",
+            "the API server does not accept the client certificate: check who signed it",
         ),
         (
             "invalid peer certificate: Expired",
@@ -331,8 +350,8 @@ fn unreachable_advice(error: &(dyn Error + 'static), host: &str) -> Option<Strin
         ),
         (
             "failed to lookup address",
-            "the name cannot be resolved on this node; cluster DNS does not work without us, so \
-             use an address or a name the node itself knows",
+            "the name cannot be resolved on this node; cluster DNS does not work before this \
+             proxy does, so use an address or a name the node itself knows",
         ),
         (
             "auth exec",
@@ -374,14 +393,40 @@ mod tests {
         for code in [401, 403, 404, 410, 429, 500, 503, 504] {
             assert!(!refused(code, "").refuses_streaming(), "{code}");
         }
-        for code in [400, 422, 500, 503] {
+        for code in [400, 422] {
             assert!(inside(code).refuses_streaming(), "{code}");
+            assert!(!inside(code).spoils_streaming(), "{code}");
+        }
+        for code in [500, 503] {
+            assert!(!inside(code).refuses_streaming(), "{code}");
+            assert!(inside(code).spoils_streaming(), "{code}");
+            assert!(!refused(code, "").spoils_streaming(), "{code}");
         }
         for code in [401, 403, 410, 429] {
             assert!(!inside(code).refuses_streaming(), "{code}");
+            assert!(!inside(code).spoils_streaming(), "{code}");
         }
-        assert!(Failure::Silent(Duration::ZERO).refuses_streaming());
-        assert!(!Failure::Short.refuses_streaming());
+        for failure in [Failure::Silent(Duration::ZERO), Failure::Incomplete] {
+            assert!(failure.spoils_streaming() && !failure.refuses_streaming());
+        }
+        assert!(!Failure::Short.refuses_streaming() && !Failure::Short.spoils_streaming());
+    }
+
+    #[test]
+    fn a_field_selector_is_refused_in_several_words() {
+        // As kube-apiserver 1.30 says it, and as it does for kinds with fields of their own.
+        for message in [
+            r#"\"spec.clusterIP\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""#,
+            "field label not supported: spec.clusterIP",
+        ] {
+            let status = |code: u16| {
+                let body = format!(r#"{{"kind":"Status","message":"{message}","code":{code}}}"#);
+                refused(code, &body)
+            };
+            assert!(status(400).refuses_fields(), "{message}");
+            assert!(!status(500).refuses_fields(), "{message}");
+        }
+        assert!(!refused(400, "limit must be a number").refuses_fields());
     }
 
     #[test]
@@ -406,7 +451,7 @@ mod tests {
         let failure = refused(403, body);
         assert_eq!(
             failure.whole(),
-            "the API server said 403 Forbidden: endpointslices.discovery.k8s.io is forbidden: \
+            "the API server answered 403 Forbidden: endpointslices.discovery.k8s.io is forbidden: \
              User \"u\" cannot list …"
         );
         assert_eq!(
@@ -423,7 +468,7 @@ mod tests {
         let page = format!("<html>{}\nmore", "x".repeat(1000));
         let failure = refused(502, &page);
         let text = failure.whole();
-        assert!(text.starts_with("the API server said 502: <html>xxx"));
+        assert!(text.starts_with("the API server answered 502: <html>xxx"));
         assert!(text.len() < 250 && !text.contains('\n'));
         assert_eq!(failure.advice(&SERVICES, "h"), None);
         assert!(failure.is_passing() && !refused(403, "").is_passing());

@@ -17,10 +17,10 @@ use super::failure::Failure;
 const MOST_BYTES: usize = 32 << 20;
 
 /// The next piece of a body, `None` at its end.
-pub async fn next(body: &mut Body, patience: Duration) -> Result<Option<Bytes>, Failure> {
+pub async fn next(body: &mut Body, limit: Duration) -> Result<Option<Bytes>, Failure> {
     loop {
-        let Ok(frame) = timeout(patience, body.frame()).await else {
-            return Err(Failure::Silent(patience));
+        let Ok(frame) = timeout(limit, body.frame()).await else {
+            return Err(Failure::Silent(limit));
         };
         let Some(frame) = frame else {
             return Ok(None);

@@ -21,12 +21,14 @@ pub enum Shape {
     Endpoints,
 }
 
-/// What a line of a watch said besides its objects.
+/// What a line of a watch says besides its objects.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told {
-    /// The history has come so far; empty if it was not said.
+pub enum Progress {
+    /// The history has come so far; empty if the line does not say.
     Version(String),
-    /// All objects of the list have been told, and the history has come so far.
+    /// The same, said at regular intervals and not by an object.
+    Bookmark(String),
+    /// The list is complete, and the history has come so far.
     ListEnds(String),
 }
 
@@ -59,6 +61,35 @@ enum Line<T> {
 #[serde(default)]
 struct Nameplate {
     metadata: api::Metadata,
+}
+
+/// Who an object is, when even the rest of its metadata makes no sense.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    metadata: Names,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Names {
+    name: String,
+    namespace: String,
+    resource_version: String,
+}
+
+impl Identity {
+    /// The names as metadata, if there are any.
+    fn named(self) -> Result<api::Metadata, Failure> {
+        let metadata = api::Metadata {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            resource_version: self.metadata.resource_version,
+            ..api::Metadata::default()
+        };
+        named(&metadata)?;
+        Ok(metadata)
+    }
 }
 
 /// `metadata` of a list.
@@ -100,12 +131,16 @@ impl Intake {
     /// A full list begins, of objects in this shape.
     pub fn begin_list(&mut self, shape: Shape) {
         self.shape = shape;
-        self.parts = Parts::default();
+        match shape {
+            Shape::Own => self.parts = Parts::default(),
+            Shape::Endpoints => self.parts.begin_list(),
+        }
         self.events.push(Event::Listing(self.kind));
     }
 
     /// The full list is complete.
     pub fn end_list(&mut self) {
+        self.parts.end_list();
         self.events.push(Event::Listed(self.kind));
     }
 
@@ -120,7 +155,7 @@ impl Intake {
     }
 
     /// Takes in one line of a watch.
-    pub fn line(&mut self, text: &[u8]) -> Result<Told, Failure> {
+    pub fn line(&mut self, text: &[u8]) -> Result<Progress, Failure> {
         match self.shape {
             Shape::Own => self.line_of::<api::Object>(text),
             Shape::Endpoints => self.line_of::<Endpoints>(text),
@@ -135,7 +170,7 @@ impl Intake {
         }
     }
 
-    fn line_of<T: Arrived>(&mut self, text: &[u8]) -> Result<Told, Failure> {
+    fn line_of<T: Arrived>(&mut self, text: &[u8]) -> Result<Progress, Failure> {
         let line: Line<T> = match serde_json::from_slice(text) {
             Ok(line) => line,
             Err(error) => return self.poor_line(text, error),
@@ -145,15 +180,15 @@ impl Intake {
                 named(object.metadata())?;
                 let version = std::mem::take(&mut object.metadata().resource_version);
                 object.put(self);
-                Ok(Told::Version(version))
+                Ok(Progress::Version(version))
             }
             Line::Gone(mut object) => {
                 let metadata = std::mem::take(object.metadata());
                 named(&metadata)?;
                 self.gone(&metadata);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
-            Line::Bookmark(bookmark) => told_by(bookmark),
+            Line::Bookmark(bookmark) => progress_of(bookmark),
             Line::Error(refusal) => Err(Failure::Refused {
                 refusal,
                 inside: true,
@@ -168,26 +203,25 @@ impl Intake {
                 object.put(self);
             }
             Err(error) => {
-                let plate: Nameplate = decode(text)?;
-                named(&plate.metadata)?;
-                self.undecodable(&plate.metadata, &error);
+                let metadata = decode::<Identity>(text)?.named()?;
+                self.undecodable(&metadata, &error);
             }
         }
         Ok(())
     }
 
-    /// A line of which perhaps only the object makes no sense: it alone is left out then.
-    fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Told, Failure> {
-        match serde_json::from_slice(text) {
-            Ok(Line::Put(Nameplate { metadata })) => {
-                named(&metadata)?;
+    /// A line of which perhaps only the object makes no sense: it harms only itself then.
+    fn poor_line(&mut self, text: &[u8], error: serde_json::Error) -> Result<Progress, Failure> {
+        match serde_json::from_slice::<Line<Identity>>(text) {
+            Ok(Line::Put(object)) => {
+                let metadata = object.named()?;
                 self.undecodable(&metadata, &error);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
-            Ok(Line::Gone(Nameplate { metadata })) => {
-                named(&metadata)?;
+            Ok(Line::Gone(object)) => {
+                let metadata = object.named()?;
                 self.gone(&metadata);
-                Ok(Told::Version(metadata.resource_version))
+                Ok(Progress::Version(metadata.resource_version))
             }
             _ => Err(Failure::Garbled {
                 what: "an event of a watch cannot be decoded",
@@ -206,18 +240,25 @@ impl Intake {
         }
     }
 
+    /// The object exists, so what was known of it stays until it can be read again or is deleted.
     fn undecodable(&mut self, metadata: &api::Metadata, error: &serde_json::Error) {
         let key = convert::key(self.kind, metadata);
+        let message = format!(
+            "the object cannot be decoded ({error}); its last valid state, if there is one, stays \
+             in use"
+        );
         let issue = Issue {
             object: key.clone(),
             field: "metadata.name".to_owned(),
-            message: format!("the object cannot be decoded ({error}); it is left out"),
+            message,
             severity: Severity::Warning,
         };
-        let first = self.events.len();
-        self.gone(metadata);
-        if let Some(Event::Gone { issues, .. }) = self.events.get_mut(first) {
-            issues.push(issue);
+        self.events.push(Event::Undecodable {
+            key,
+            issues: vec![issue],
+        });
+        if self.shape == Shape::Endpoints {
+            self.parts.keep(metadata, &mut self.events);
         }
     }
 }
@@ -233,15 +274,15 @@ fn named(metadata: &api::Metadata) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told_by(bookmark: Nameplate) -> Result<Told, Failure> {
+fn progress_of(bookmark: Nameplate) -> Result<Progress, Failure> {
     let metadata = bookmark.metadata;
     if metadata.annotations.initial_events_end.as_deref() != Some("true") {
-        return Ok(Told::Version(metadata.resource_version));
+        return Ok(Progress::Bookmark(metadata.resource_version));
     }
     if metadata.resource_version.is_empty() {
         return Err(no_version());
     }
-    Ok(Told::ListEnds(metadata.resource_version))
+    Ok(Progress::ListEnds(metadata.resource_version))
 }
 
 fn no_version() -> Failure {
@@ -289,6 +330,8 @@ impl Arrived for Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use ferrule_core::track::Tracker;
+
     use super::*;
 
     fn services() -> Intake {
@@ -304,8 +347,8 @@ mod tests {
     fn words(events: Vec<Event>) -> Vec<String> {
         let word = |event| match event {
             Event::Put { object, .. } => format!("put {}", object.key()),
-            Event::Gone { key, issues } if issues.is_empty() => format!("gone {key}"),
-            Event::Gone { key, issues } => format!("gone {key}, {}", issues[0].message),
+            Event::Gone { key, .. } => format!("gone {key}"),
+            Event::Undecodable { key, issues } => format!("kept {key}, {}", issues[0].message),
             Event::Listing(kind) => format!("listing {}", kind.as_str()),
             Event::Listed(kind) => format!("listed {}", kind.as_str()),
         };
@@ -315,13 +358,14 @@ mod tests {
     #[test]
     fn lines_of_a_watch_become_events_and_a_version() {
         let mut intake = services();
-        let mut told = |kind: &str| {
+        let mut progress = |kind: &str| {
             let line = format!(r#"{{"type":"{kind}","object":{}}}"#, service("a"));
             intake.line(line.as_bytes()).unwrap()
         };
-        for kind in ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"] {
-            assert_eq!(told(kind), Told::Version("41".to_owned()));
+        for kind in ["ADDED", "MODIFIED", "DELETED"] {
+            assert_eq!(progress(kind), Progress::Version("41".to_owned()));
         }
+        assert_eq!(progress("BOOKMARK"), Progress::Bookmark("41".to_owned()));
         assert_eq!(
             words(intake.take()),
             [
@@ -338,21 +382,21 @@ mod tests {
         let line = format!(r#"{{"object":{},"type":"ADDED"}}"#, service("a"));
         assert_eq!(
             intake.line(line.as_bytes()).unwrap(),
-            Told::Version("41".to_owned())
+            Progress::Version("41".to_owned())
         );
         assert_eq!(words(intake.take()), ["put Service default/a"]);
     }
 
     #[test]
-    fn the_bookmark_at_the_end_of_a_list_is_told_from_others() {
-        let told = |value: &str| {
+    fn the_bookmark_at_the_end_of_a_list_differs_from_others() {
+        let progress = |value: &str| {
             let line = format!(
                 r#"{{"type":"BOOKMARK","object":{{"kind":"Service","apiVersion":"v1","metadata":{{"resourceVersion":"9","creationTimestamp":null,"annotations":{{"k8s.io/initial-events-end":"{value}"}}}},"spec":{{}},"status":{{"loadBalancer":{{}}}}}}}}"#
             );
             services().line(line.as_bytes()).unwrap()
         };
-        assert_eq!(told("true"), Told::ListEnds("9".to_owned()));
-        assert_eq!(told("false"), Told::Version("9".to_owned()));
+        assert_eq!(progress("true"), Progress::ListEnds("9".to_owned()));
+        assert_eq!(progress("false"), Progress::Bookmark("9".to_owned()));
     }
 
     #[test]
@@ -364,16 +408,57 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_makes_no_sense_is_left_out_alone() {
+    fn an_object_that_makes_no_sense_is_kept_as_it_was_until_it_is_deleted() {
         let mut intake = services();
-        let bad = br#"{"type":"MODIFIED","object":{"metadata":{"namespace":"default","name":"b","resourceVersion":"7"},"spec":"?"}}"#;
-        assert_eq!(intake.line(bad).unwrap(), Told::Version("7".to_owned()));
-        intake
-            .item(br#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#)
-            .unwrap();
+        let bad = |kind: &str| {
+            format!(
+                r#"{{"type":"{kind}","object":{{"metadata":{{"namespace":"default","name":"b","resourceVersion":"7"}},"spec":"?"}}}}"#
+            )
+        };
+        for kind in ["MODIFIED", "DELETED"] {
+            let progress = intake.line(bad(kind).as_bytes()).unwrap();
+            assert_eq!(progress, Progress::Version("7".to_owned()));
+        }
+        for item in [
+            r#"{"metadata":{"namespace":"default","name":"c"},"spec":7}"#,
+            // Even where the metadata makes no sense, as long as there is a name.
+            r#"{"metadata":{"namespace":"default","name":"c","labels":7}}"#,
+        ] {
+            intake.item(item.as_bytes()).unwrap();
+        }
         let words = words(intake.take());
-        assert!(words[0].starts_with("gone Service default/b, the object cannot be decoded"));
-        assert!(words[1].starts_with("gone Service default/c, the object cannot be decoded"));
+        assert!(words[0].starts_with("kept Service default/b, the object cannot be decoded"));
+        assert_eq!(words[1], "gone Service default/b");
+        assert!(words[2].starts_with("kept Service default/c, the object cannot be decoded"));
+        assert!(words[3].starts_with("kept Service default/c, the object cannot be decoded"));
+    }
+
+    #[test]
+    fn all_slices_of_undecodable_endpoints_are_kept() {
+        let mut intake = Intake::new(Kind::EndpointSlice, "here");
+        let mut tracker = Tracker::new(std::time::SystemTime::UNIX_EPOCH);
+        let good = r#"{"metadata":{"namespace":"default","name":"web"},"subsets":[{"addresses":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}],"ports":[{"port":8080}]}]}"#;
+        let bad = r#"{"metadata":{"namespace":"default","name":"web"},"subsets":7}"#;
+        let gone = format!(r#"{{"type":"DELETED","object":{bad}}}"#);
+        // The first list that tries to replace the good one breaks off.
+        for item in [good, bad, bad] {
+            intake.begin_list(Shape::Endpoints);
+            intake.item(item.as_bytes()).unwrap();
+        }
+        intake.end_list();
+        let slices = |tracker: &Tracker| {
+            let web = ferrule_core::model::ServiceKey::new("default", "web");
+            tracker.entry(&web).map_or(0, |entry| entry.slices.len())
+        };
+        for event in intake.take() {
+            tracker.on(event);
+        }
+        assert_eq!((slices(&tracker), tracker.issues().count()), (2, 1));
+        intake.line(gone.as_bytes()).unwrap();
+        for event in intake.take() {
+            tracker.on(event);
+        }
+        assert_eq!((slices(&tracker), tracker.issues().count()), (0, 0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! When to try again, and when to speak about it.
+//! When to try again, and when to log it.
 //!
 //! Pure: the caller brings the clock. Many proxies lose the same API server at the same moment,
 //! so delays grow and are scattered.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How patient we are. The default is what production uses; tests cannot wait so long.
+/// Timeouts and delays. The default is what production uses; tests cannot wait so long.
 #[derive(Clone, Debug)]
 pub struct Timings {
     /// Until the server begins to answer, or goes on with an answer that is not a watch.
@@ -23,7 +23,12 @@ pub struct Timings {
     pub watch_seconds: Range<u64>,
     /// How much longer than that a watch may be silent.
     pub slack: Duration,
-    /// A watch that ends sooner than this, with nothing told, is a failure.
+    /// How long a watch may be silent that has sent a bookmark.
+    ///
+    /// Servers send one a minute, as long as there is anything newer than where the watch began;
+    /// so the first one proves that there will be more, and the end of a streamed list does not.
+    pub bookmarks: Duration,
+    /// A watch that ends sooner than this, without an event, is a failure.
     pub short: Duration,
     /// The first delay after a failure; it doubles with each further one.
     pub first_delay: Duration,
@@ -31,10 +36,14 @@ pub struct Timings {
     pub longest_delay: Duration,
     /// Without failures for so long, the next one is a first one again.
     pub forget: Duration,
+    /// How long a collection that was there must be missing before we do without it.
+    pub absence: Duration,
     /// Between questions for what the server may not offer at all.
     pub rarely: Duration,
-    /// Until the same complaint is repeated.
-    pub complain: Duration,
+    /// Until the same failure is logged again.
+    pub repeat_log: Duration,
+    /// How long a refusal of an optional feature holds.
+    pub refusal_lasts: Duration,
 }
 
 impl Default for Timings {
@@ -43,28 +52,31 @@ impl Default for Timings {
             answer: Duration::from_secs(75),
             watch_seconds: 300..600,
             slack: Duration::from_secs(30),
+            bookmarks: Duration::from_mins(3),
             short: Duration::from_secs(1),
             first_delay: Duration::from_millis(800),
             longest_delay: Duration::from_secs(30),
             forget: Duration::from_mins(2),
+            absence: Duration::from_secs(30),
             rarely: Duration::from_mins(5),
-            complain: Duration::from_mins(5),
+            repeat_log: Duration::from_mins(5),
+            refusal_lasts: Duration::from_hours(1),
         }
     }
 }
 
-/// Until when nobody acts on news: told by who acts, asked by who listens. Clones share it.
+/// Until when nobody acts on news: set by who acts, read by who listens. Clones share it.
 ///
 /// Where changes come all the time, listening to each as it comes is most of their cost. What comes
-/// while nobody acts on it can be heard together.
+/// while nobody acts on it can be received together.
 #[derive(Clone, Debug, Default)]
 pub struct Rest(Arc<Mutex<Option<Instant>>>);
 
-/// The longest pause: not everything rests at the same time, and what is not heard piles up at the
-/// other end.
+/// The longest pause: not everything rests at the same time, and what is not received piles up at
+/// the other end.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// So long before the end of the rest we listen again, so that all is heard by then.
+/// So long before the end of the rest we listen again, so that all is received by then.
 const AWAKE: Duration = Duration::from_millis(50);
 
 impl Rest {
@@ -119,21 +131,56 @@ impl Backoff {
     }
 }
 
-/// Remembers what was last complained about, so that an outage does not fill the log.
+/// Answers that a collection does not exist, though it did before.
+#[derive(Clone, Copy, Debug)]
+pub struct Absence {
+    since: Instant,
+    answers: u32,
+}
+
+impl Absence {
+    /// So many answers at least: one may come from a proxy whose servers are all away.
+    const FEWEST_ANSWERS: u32 = 4;
+
+    /// The first such answer.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            answers: 1,
+        }
+    }
+
+    /// One more such answer.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self {
+            answers: self.answers.saturating_add(1),
+            ..self
+        }
+    }
+
+    /// Whether to believe it: there were enough such answers, over long enough.
+    pub fn is_lasting(self, now: Instant, timings: &Timings) -> bool {
+        let lasted = now.saturating_duration_since(self.since);
+        self.answers >= Self::FEWEST_ANSWERS && lasted >= timings.absence
+    }
+}
+
+/// Remembers which failure was logged last, so that an outage does not fill the log.
 #[derive(Debug, Default)]
-pub struct Complaints {
+pub struct LogThrottle {
     last: Option<(String, Instant)>,
-    /// The last one is not withdrawn yet.
+    /// The log does not say yet that it is over.
     open: bool,
 }
 
-impl Complaints {
-    /// Whether to say this now: it is new, or it has not been said for long.
+impl LogThrottle {
+    /// Whether to log this now: it is new, or it has not been logged for long.
     pub fn is_due(&mut self, text: &str, now: Instant, timings: &Timings) -> bool {
-        // Times and ports in it do not make it another complaint.
+        // Times and ports in it do not make it another failure.
         let text = text.replace(|c: char| c.is_ascii_digit(), "");
-        let due = self.last.as_ref().is_none_or(|(said, at)| {
-            *said != text || now.saturating_duration_since(*at) >= timings.complain
+        let due = self.last.as_ref().is_none_or(|(logged, at)| {
+            *logged != text || now.saturating_duration_since(*at) >= timings.repeat_log
         });
         if due {
             self.last = Some((text, now));
@@ -142,14 +189,14 @@ impl Complaints {
         due
     }
 
-    /// All is well for now. Says whether anything had been complained about.
+    /// All is well for now. Returns whether a failure had been logged.
     ///
     /// What follows soon after is still the old matter.
-    pub fn withdraw(&mut self) -> bool {
+    pub fn recovered(&mut self) -> bool {
         std::mem::take(&mut self.open)
     }
 
-    /// The matter is settled; its return will be news.
+    /// The failure is long over; its return will be news.
     pub fn forget(&mut self) {
         self.last = None;
     }
@@ -213,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn news_is_heard_together_while_nobody_acts_on_it() {
+    fn news_is_received_together_while_nobody_acts_on_it() {
         let (rest, now) = (Rest::default(), Instant::now());
         assert_eq!(rest.pause(now), Duration::ZERO, "nobody rests");
         rest.clone().until(now + Duration::from_secs(1));
@@ -248,22 +295,35 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_repeated_when_it_changes_or_after_a_while() {
+    fn an_absence_is_believed_after_several_answers_over_half_a_minute() {
+        let (timings, start) = (Timings::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut absence = Absence::new(start);
+        assert!(!absence.is_lasting(after(60), &timings), "one answer");
+        for _ in 0..3 {
+            absence = absence.again();
+        }
+        assert!(!absence.is_lasting(after(29), &timings), "too soon");
+        assert!(absence.is_lasting(after(30), &timings));
+    }
+
+    #[test]
+    fn a_failure_is_logged_again_when_it_changes_or_after_a_while() {
         let timings = Timings::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut complaints = Complaints::default();
-        assert!(complaints.is_due("refused 1", start, &timings));
-        assert!(!complaints.is_due("refused 2", after(99), &timings));
-        assert!(!complaints.is_due("refused 33", after(100), &timings));
-        assert!(complaints.is_due("forbidden", after(101), &timings));
-        assert!(!complaints.is_due("forbidden", after(400), &timings));
-        assert!(complaints.is_due("forbidden", after(401), &timings));
-        assert!(complaints.withdraw());
-        assert!(!complaints.withdraw());
-        assert!(!complaints.is_due("forbidden", after(402), &timings));
-        complaints.forget();
-        assert!(complaints.is_due("forbidden", after(402), &timings));
+        let mut throttle = LogThrottle::default();
+        assert!(throttle.is_due("refused 1", start, &timings));
+        assert!(!throttle.is_due("refused 2", after(99), &timings));
+        assert!(!throttle.is_due("refused 33", after(100), &timings));
+        assert!(throttle.is_due("forbidden", after(101), &timings));
+        assert!(!throttle.is_due("forbidden", after(400), &timings));
+        assert!(throttle.is_due("forbidden", after(401), &timings));
+        assert!(throttle.recovered());
+        assert!(!throttle.recovered());
+        assert!(!throttle.is_due("forbidden", after(402), &timings));
+        throttle.forget();
+        assert!(throttle.is_due("forbidden", after(402), &timings));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub enum Regarding {
     Service { namespace: String, name: String },
 }
 
-/// Something worth telling.
+/// Something worth an event.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub regarding: Regarding,
@@ -91,7 +91,7 @@ impl Recorder {
         Self::start_with(api, host_name, Timings::default())
     }
 
-    /// [`Recorder::start`] with this patience.
+    /// [`Recorder::start`] with these timeouts.
     pub(super) fn start_with(api: Api, host_name: &str, timings: Timings) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
         tokio::spawn(post_all(api, timings, messages));
@@ -105,7 +105,10 @@ impl Recorder {
     pub fn record(&self, report: &Report) {
         let (path, json) = encode(report, &self.instance, Timestamp::now());
         if self.queue.try_send(Message::Post { path, json }).is_err() {
-            tracing::debug!(reason = report.reason, "No room for another event; dropped");
+            tracing::debug!(
+                reason = report.reason,
+                "The event queue is full; dropping the event"
+            );
         }
     }
 
@@ -142,7 +145,7 @@ async fn post(api: &Api, timings: &Timings, random: &mut Random, path: &str, jso
             return;
         }
         if remaining == 0 || !failure.is_passing() {
-            tracing::info!(error = failure.whole(), "An event could not be recorded");
+            tracing::info!(error = failure.whole(), "Posting an event failed");
             return;
         }
         let delay = backoff.next(Instant::now(), timings, random);

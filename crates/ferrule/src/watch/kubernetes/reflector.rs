@@ -5,8 +5,9 @@
 //! known: the tracker at the other end is the store, and finds out by itself what a repeated list
 //! changes.
 //!
-//! A reflector never fails. It tries again, later and later, and says why.
+//! A reflector never fails. It tries again, later and later, and logs why.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +18,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::Settings;
+use super::capability::Capability;
 use super::client::Api;
 use super::failure::Failure;
 use super::frames::{self, Items, Lines};
-use super::intake::{Intake, ListMetadata, Shape, Told};
-use super::pace::{Backoff, Complaints, Random};
-use super::resource::{ENDPOINTS, Part, Resource, Version};
+use super::intake::{Intake, ListMetadata, Progress, Shape};
+use super::pace::{Absence, Backoff, LogThrottle, Random};
+use super::resource::{ENDPOINTS, Part, Resource, Selection, Version};
 
 /// So many events are delivered at once at most. The next ones wait in the network meanwhile.
 const BATCH: usize = 256;
@@ -30,8 +32,11 @@ const BATCH: usize = 256;
 /// So many bytes of a list are taken in before the batch is looked at.
 const STEP: usize = 16 << 10;
 
-/// A server that asks for more patience than this is not taken at its word.
-const MOST_PATIENCE: Duration = Duration::from_mins(1);
+/// A server that asks to be left alone for longer than this is asked again sooner.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(1);
+
+/// How long to watch core Endpoints, in seconds: at its end we ask for EndpointSlices again.
+const FALLBACK_WATCH: Range<u64> = 60..90;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,16 @@ enum Next {
     List,
     /// Go on from the version we know.
     Watch,
+}
+
+/// Whether the server has the collection a kind should be in.
+#[derive(Clone, Copy, Debug)]
+enum Presence {
+    /// It was not listed by this process.
+    Unknown,
+    Listed,
+    /// It was listed, and now the server says that it does not exist.
+    Absent(Absence),
 }
 
 /// Follows one kind of object.
@@ -52,15 +67,20 @@ pub struct Reflector<M> {
     resource: &'static Resource,
     next: Next,
     version: Version,
-    /// Whether to ask for lists as streams. Once refused, not asked again.
-    streams: bool,
+    /// Lists as streams.
+    streams: Capability,
+    /// Selecting by fields that older servers do not know.
+    optional_fields: Capability,
+    /// A stream broke off, so this one list is asked for in another way.
+    skip_stream: bool,
     /// Whether a list may come in pages.
     pages: bool,
+    presence: Presence,
     intake: Intake,
     backoff: Backoff,
-    complaints: Complaints,
-    /// It was told that the server does not have the collection.
-    told_missing: bool,
+    throttle: LogThrottle,
+    /// The log says that the server does not have the collection.
+    logged_missing: bool,
     random: Random,
 }
 
@@ -73,12 +93,15 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             resource: Resource::of(kind),
             next: Next::List,
             version: Version::Any,
-            streams: settings.streaming_lists,
+            streams: Capability::new(settings.streaming_lists),
+            optional_fields: Capability::new(true),
+            skip_stream: false,
             pages: true,
+            presence: Presence::Unknown,
             intake: Intake::new(kind, &settings.node_name),
             backoff: Backoff::default(),
-            complaints: Complaints::default(),
-            told_missing: false,
+            throttle: LogThrottle::default(),
+            logged_missing: false,
             random: Random::new(),
             settings,
         }
@@ -95,14 +118,17 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn follow_forever(&mut self) {
         loop {
+            let streams = !self.skip_stream && self.is_on(&self.streams);
             let result = match self.next {
-                Next::List if self.streams => self.stream().await,
+                Next::List if streams => self.stream().await,
                 Next::List => self.list().await,
                 Next::Watch => self.watch().await,
             };
-            // Also after a failure: what was told before it counts, and the version says so.
+            // Also after a failure: what came before it counts, and the version says so.
             self.deliver().await;
-            if let Err(failure) = result {
+            if let Err(failure) = result
+                && !self.adapt(&failure, streams)
+            {
                 self.recover(failure).await;
             }
         }
@@ -111,34 +137,20 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     /// A list as the beginning of a watch.
     async fn stream(&mut self) -> Result<(), Failure> {
         let seconds = self.watch_seconds();
-        let node_name = &self.settings.node_name;
-        let path = self.resource.stream(node_name, &self.version, seconds);
-        let result = self.ask_and_follow(&path, seconds).await;
-        match result {
-            // Once the list is complete, a failure is one of the watch.
-            Err(failure) if self.next == Next::List && failure.refuses_streaming() => {
-                self.streams = false;
-                tracing::info!(
-                    resource = self.resource.name,
-                    reason = failure.whole(),
-                    "The API server does not stream lists; asking for them in pages from now on"
-                );
-                Ok(())
-            }
-            result => result,
-        }
+        let path = self
+            .resource
+            .stream(self.selection(), &self.version, seconds);
+        self.ask_and_follow(&path, seconds).await
     }
 
     /// Changes since the version we know.
     async fn watch(&mut self) -> Result<(), Failure> {
         let seconds = self.watch_seconds();
-        let Version::At(version) = &self.version else {
+        let Some(version) = self.known_version() else {
             self.next = Next::List;
             return Ok(());
         };
-        let path = self
-            .resource
-            .watch(&self.settings.node_name, version, seconds);
+        let path = self.resource.watch(self.selection(), version, seconds);
         self.ask_and_follow(&path, seconds).await
     }
 
@@ -147,42 +159,44 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         let mut body = self.api.get(path, self.settings.timings.answer).await?;
         match self.next {
             Next::List => self.begin_list(),
-            Next::Watch => self.praise(),
+            Next::Watch => self.log_recovery(),
         }
-        let told = self.follow(&mut body, seconds).await;
+        let lines = self.follow(&mut body, seconds).await;
         let observer = self.api.observer();
-        observer.watch_ended(self.resource.name, told.is_ok());
-        let told = told?;
+        observer.watch_ended(self.resource.name, lines.is_ok());
+        let lines = lines?;
         if self.next == Next::List {
             return Err(Failure::Incomplete);
         }
-        if told == 0 && began.elapsed() < self.settings.timings.short {
+        if lines == 0 && began.elapsed() < self.settings.timings.short {
             return Err(Failure::Short);
         }
-        self.look_for_slices().await;
+        self.probe_slices().await;
         Ok(())
     }
 
-    /// Reads a watch to its end. Says how many lines it had.
+    /// Reads a watch to its end. Returns how many lines it had.
     async fn follow(&mut self, body: &mut Body, seconds: u64) -> Result<u64, Failure> {
         let timings = &self.settings.timings;
         let silence = Duration::from_secs(seconds) + timings.slack;
-        let pause = timings.answer;
+        let (pause, bookmarks) = (timings.answer, timings.bookmarks);
         let mut lines = Lines::default();
         let mut count = 0;
+        let mut bookmarked = false;
         loop {
             // Bookmarks may be rare, but within a list there is always more to say.
-            let patience = match self.next {
+            let limit = match self.next {
                 Next::List => pause,
+                Next::Watch if bookmarked => bookmarks.min(silence),
                 Next::Watch => silence,
             };
-            let Some(piece) = frames::next(body, patience).await? else {
+            let Some(piece) = frames::next(body, limit).await? else {
                 break;
             };
             lines.feed(&piece)?;
             while let Some(line) = lines.pop() {
                 count += 1;
-                self.take_in(&line)?;
+                bookmarked |= self.take_in(&line)?;
                 if self.intake.len() >= BATCH {
                     self.deliver().await;
                 }
@@ -201,17 +215,22 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         Ok(count)
     }
 
-    fn take_in(&mut self, line: &[u8]) -> Result<(), Failure> {
-        match self.intake.line(line)? {
-            Told::ListEnds(version) if self.next == Next::List => self.end_list(version),
-            Told::Version(version) | Told::ListEnds(version) => {
+    /// Takes in one line of a watch. Returns whether it is a bookmark, of which more will come.
+    fn take_in(&mut self, line: &[u8]) -> Result<bool, Failure> {
+        let progress = self.intake.line(line)?;
+        let is_bookmark = matches!(progress, Progress::Bookmark(_));
+        match progress {
+            Progress::ListEnds(version) if self.next == Next::List => self.end_list(version),
+            Progress::Version(version)
+            | Progress::Bookmark(version)
+            | Progress::ListEnds(version) => {
                 // While a list is streamed, versions come in the order of names, not of time.
                 if self.next == Next::Watch && !version.is_empty() {
                     self.version = Version::At(version);
                 }
             }
         }
-        Ok(())
+        Ok(is_bookmark)
     }
 
     /// A list in pages, or in one piece.
@@ -224,9 +243,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 None if self.pages => Part::First,
                 None => Part::Whole,
             };
-            let path = self
-                .resource
-                .list(&self.settings.node_name, &self.version, part);
+            let path = self.resource.list(self.selection(), &self.version, part);
             let metadata = self.page(&path, version.is_none()).await?;
             // All pages are of the version of the first.
             let version = version.get_or_insert(metadata.resource_version);
@@ -240,13 +257,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     async fn page(&mut self, path: &str, first: bool) -> Result<ListMetadata, Failure> {
-        let patience = self.settings.timings.answer;
-        let mut body = self.api.get(path, patience).await?;
+        let limit = self.settings.timings.answer;
+        let mut body = self.api.get(path, limit).await?;
         if first {
             self.begin_list();
         }
         let mut items = Items::default();
-        while let Some(piece) = frames::next(&mut body, patience).await? {
+        while let Some(piece) = frames::next(&mut body, limit).await? {
             // Small steps, so that no batch grows with what the network delivers at once.
             for step in piece.chunks(STEP) {
                 items.feed(step, |item| self.intake.item(item))?;
@@ -272,12 +289,17 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         self.version = Version::At(version);
         self.next = Next::Watch;
         self.pages = true;
-        self.praise();
+        self.skip_stream = false;
+        if self.resource.name != ENDPOINTS.name {
+            self.presence = Presence::Listed;
+            self.logged_missing = false;
+        }
+        self.log_recovery();
     }
 
-    /// Says that what was complained about is over.
-    fn praise(&mut self) {
-        if self.complaints.withdraw() {
+    /// Logs that a logged failure is over.
+    fn log_recovery(&mut self) {
+        if self.throttle.recovered() {
             tracing::info!(
                 resource = self.resource.name,
                 "The API server answers again"
@@ -285,7 +307,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
     }
 
-    /// Hands over what was told so far, and waits for the listener to have room.
+    /// Hands over what came so far, and waits for the listener to have room.
     async fn deliver(&mut self) {
         let events = self.intake.take();
         if !events.is_empty() && self.sink.send(M::from(events)).await.is_err() {
@@ -294,21 +316,89 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
     }
 
-    /// Decides what a failure means, tells about it, and waits as long as is right.
+    /// Stops asking for an optional feature that the server refused.
+    ///
+    /// Returns whether it did, and so whether to ask again at once.
+    fn adapt(&mut self, failure: &Failure, streams: bool) -> bool {
+        if self.selection().optional_fields && self.refuses_fields(failure, streams) {
+            self.refused_fields(failure);
+            return true;
+        }
+        // Once a list is complete, a failure is one of the watch.
+        let within_stream = self.next == Next::List && streams;
+        if within_stream && failure.refuses_streaming() {
+            self.refused_streams(failure);
+            return true;
+        }
+        if within_stream && failure.spoils_streaming() {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "Streamed list ended early; listing in pages this time"
+            );
+            self.skip_stream = true;
+            return true;
+        }
+        false
+    }
+
+    /// Whether the server did not like the field selector.
+    fn refuses_fields(&self, failure: &Failure, streams: bool) -> bool {
+        // Nothing else in a plain list could be wrong, whatever the words of the refusal.
+        let plain_list = self.next == Next::List && !streams && self.known_version().is_none();
+        failure.refuses_fields() || (plain_list && failure.code() == Some(400))
+    }
+
+    fn refused_fields(&mut self, failure: &Failure) {
+        let (host, lasts) = (self.api.host(), self.settings.timings.refusal_lasts);
+        if self.optional_fields.refuse(&host, Instant::now(), lasts) {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "The API server does not support the field selector; listing and watching \
+                 without it"
+            );
+        }
+    }
+
+    fn refused_streams(&mut self, failure: &Failure) {
+        let (host, lasts) = (self.api.host(), self.settings.timings.refusal_lasts);
+        if self.streams.refuse(&host, Instant::now(), lasts) {
+            tracing::info!(
+                resource = self.resource.name,
+                reason = failure.whole(),
+                "The API server does not stream lists; listing in pages"
+            );
+        }
+    }
+
+    fn is_on(&self, capability: &Capability) -> bool {
+        capability.is_on(&self.api.host(), Instant::now())
+    }
+
+    fn selection(&self) -> Selection<'_> {
+        Selection {
+            node_name: &self.settings.node_name,
+            optional_fields: self.resource.has_optional_fields()
+                && self.is_on(&self.optional_fields),
+        }
+    }
+
+    /// Decides what a failure means, logs it, and waits as long as is right.
     async fn recover(&mut self, failure: Failure) {
         let now = Instant::now();
         if failure.is_missing() {
-            if self.next == Next::List && self.make_do_without().await {
+            let believed = self.resource.name == ENDPOINTS.name || self.is_absent(now);
+            if self.next == Next::List && believed && self.fall_back().await {
                 return;
             }
-            // What was there a moment ago may only be hidden, by a proxy without servers behind it.
             self.next = Next::List;
         } else if failure.is_expired() && self.next == Next::Watch {
             // Happens to any watch that was away for too long, and is nobody's fault.
             tracing::info!(
                 resource = self.resource.name,
                 reason = failure.whole(),
-                "The watch cannot go on from where it was; listing again"
+                "Watch expired; listing again"
             );
             self.next = Next::List;
             // At once, unless it happens again and again.
@@ -328,7 +418,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
         if self.resource.name == ENDPOINTS.name {
             // Perhaps the server is another one now.
-            self.look_elsewhere(Resource::of(self.kind));
+            self.switch_to(Resource::of(self.kind));
         }
         self.wait(now, &failure).await;
     }
@@ -336,33 +426,47 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     async fn wait(&mut self, now: Instant, failure: &Failure) {
         let timings = &self.settings.timings;
         if self.backoff.is_rested(now, timings) {
-            self.complaints.forget();
+            self.throttle.forget();
         }
         let mut delay = self.backoff.next(now, timings, &mut self.random);
         if let Some(asked) = failure.retry_after() {
-            delay = delay.max(asked.min(MOST_PATIENCE));
+            delay = delay.max(asked.min(LONGEST_RETRY_AFTER));
         }
         let error = failure.whole();
-        if self.complaints.is_due(&error, now, timings) {
+        if self.throttle.is_due(&error, now, timings) {
             tracing::warn!(
                 resource = self.resource.name,
                 error,
                 advice = failure.advice(self.resource, &self.api.host()),
                 retry_in = ?delay,
-                "Watching failed; what is known stays in use"
+                "List or watch failed; keeping the last known state"
             );
         }
         sleep(delay).await;
     }
 
+    /// One more answer that the collection does not exist. Returns whether to believe it.
+    ///
+    /// What was there a moment ago may only be hidden, by a proxy without servers behind it or by
+    /// a server that is starting.
+    fn is_absent(&mut self, now: Instant) -> bool {
+        let absence = match self.presence {
+            Presence::Unknown => return true,
+            Presence::Listed => Absence::new(now),
+            Presence::Absent(absence) => absence.again(),
+        };
+        self.presence = Presence::Absent(absence);
+        absence.is_lasting(now, &self.settings.timings)
+    }
+
     /// Goes on without a collection that the server does not have, if that is possible.
-    async fn make_do_without(&mut self) -> bool {
+    async fn fall_back(&mut self) -> bool {
         match self.kind {
             Kind::ServiceCidr => {
-                if !std::mem::replace(&mut self.told_missing, true) {
+                if !std::mem::replace(&mut self.logged_missing, true) {
                     tracing::info!(
                         resource = self.resource.name,
-                        "The API server does not offer this; taken as none"
+                        "The API server does not offer ServiceCIDRs; assuming none"
                     );
                 }
                 self.next = Next::List;
@@ -374,13 +478,14 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 true
             }
             Kind::EndpointSlice if self.resource.name != ENDPOINTS.name => {
-                if !std::mem::replace(&mut self.told_missing, true) {
+                if !std::mem::replace(&mut self.logged_missing, true) {
                     tracing::warn!(
                         resource = self.resource.name,
-                        "The API server does not offer this; using its older endpoints"
+                        "The API server does not offer EndpointSlices; using core Endpoints, \
+                         which name one address family and no topology hints"
                     );
                 }
-                self.look_elsewhere(&ENDPOINTS);
+                self.switch_to(&ENDPOINTS);
                 true
             }
             _ => false,
@@ -388,25 +493,41 @@ impl<M: From<Vec<Event>>> Reflector<M> {
     }
 
     /// From now on the objects are there, and everything is to be listed again.
-    fn look_elsewhere(&mut self, resource: &'static Resource) {
+    fn switch_to(&mut self, resource: &'static Resource) {
         self.resource = resource;
         self.next = Next::List;
         self.version = Version::Any;
     }
 
-    /// While we make do with endpoints: whether the server offers slices by now.
-    async fn look_for_slices(&mut self) {
+    /// While core Endpoints are in use: whether the server offers slices by now.
+    async fn probe_slices(&mut self) {
         if self.resource.name != ENDPOINTS.name {
             return;
         }
         let slices = Resource::of(self.kind);
-        let patience = self.settings.timings.answer;
-        if self.api.get(&slices.probe(), patience).await.is_ok() {
-            self.look_elsewhere(slices);
+        let limit = self.settings.timings.answer;
+        if self.api.get(&slices.probe(), limit).await.is_ok() {
+            tracing::info!(
+                resource = slices.name,
+                "The API server offers EndpointSlices; using them instead of core Endpoints"
+            );
+            self.switch_to(slices);
+        }
+    }
+
+    fn known_version(&self) -> Option<&str> {
+        match &self.version {
+            Version::At(version) => Some(version),
+            Version::Any | Version::Newest => None,
         }
     }
 
     fn watch_seconds(&mut self) -> u64 {
-        self.random.within(&self.settings.timings.watch_seconds)
+        let seconds = if self.resource.name == ENDPOINTS.name {
+            &FALLBACK_WATCH
+        } else {
+            &self.settings.timings.watch_seconds
+        };
+        self.random.within(seconds)
     }
 }

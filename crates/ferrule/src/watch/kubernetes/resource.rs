@@ -24,8 +24,18 @@ pub struct Resource {
 
 #[derive(Debug)]
 enum Fields {
-    Fixed(&'static str),
+    /// Spares traffic where the server can select by this; the conversion drops the rest anyway.
+    Optional(&'static str),
     OwnName,
+}
+
+/// Which objects of a collection to ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection<'a> {
+    /// The Node we are.
+    pub node_name: &'a str,
+    /// Whether the server can select by the optional fields.
+    pub optional_fields: bool,
 }
 
 pub static SERVICES: Resource = Resource {
@@ -33,7 +43,8 @@ pub static SERVICES: Resource = Resource {
     group: "",
     path: "/api/v1/services",
     labels: Some("!service.kubernetes.io/service-proxy-name"),
-    fields: Some(Fields::Fixed("spec.clusterIP!=None")),
+    // Known to servers since 1.31.
+    fields: Some(Fields::Optional("spec.clusterIP!=None")),
 };
 
 pub static ENDPOINT_SLICES: Resource = Resource {
@@ -107,9 +118,14 @@ impl Resource {
         }
     }
 
+    /// Whether requests select by fields that older servers do not know.
+    pub fn has_optional_fields(&self) -> bool {
+        matches!(self.fields, Some(Fields::Optional(_)))
+    }
+
     /// All objects as the beginning of a watch, which then goes on.
-    pub fn stream(&self, node_name: &str, version: &Version, seconds: u64) -> String {
-        let mut query = self.query(node_name);
+    pub fn stream(&self, select: Selection<'_>, version: &Version, seconds: u64) -> String {
+        let mut query = self.query(select);
         query.add("allowWatchBookmarks", "true");
         if let Version::At(version) = version {
             query.add("resourceVersion", version);
@@ -122,8 +138,8 @@ impl Resource {
     }
 
     /// All objects, or a page of them.
-    pub fn list(&self, node_name: &str, version: &Version, part: Part<'_>) -> String {
-        let mut query = self.query(node_name);
+    pub fn list(&self, select: Selection<'_>, version: &Version, part: Part<'_>) -> String {
+        let mut query = self.query(select);
         // A page of a version other than 0 means exactly that version, which may be gone.
         let paged = !matches!(version, Version::At(_));
         match part {
@@ -145,8 +161,8 @@ impl Resource {
     }
 
     /// Changes since `version`.
-    pub fn watch(&self, node_name: &str, version: &str, seconds: u64) -> String {
-        let mut query = self.query(node_name);
+    pub fn watch(&self, select: Selection<'_>, version: &str, seconds: u64) -> String {
+        let mut query = self.query(select);
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &seconds.to_string());
@@ -159,14 +175,17 @@ impl Resource {
         format!("{}?limit=1", self.path)
     }
 
-    fn query(&self, node_name: &str) -> Query {
+    fn query(&self, select: Selection<'_>) -> Query {
         let mut query = Query(Vec::new());
         match &self.fields {
-            Some(Fields::Fixed(fields)) => query.add("fieldSelector", fields),
-            Some(Fields::OwnName) => {
-                query.add("fieldSelector", &format!("metadata.name={node_name}"));
+            Some(Fields::Optional(fields)) if select.optional_fields => {
+                query.add("fieldSelector", fields);
             }
-            None => {}
+            Some(Fields::OwnName) => {
+                let name = format!("metadata.name={}", select.node_name);
+                query.add("fieldSelector", &name);
+            }
+            Some(Fields::Optional(_)) | None => {}
         }
         if let Some(labels) = self.labels {
             query.add("labelSelector", labels);
@@ -213,9 +232,14 @@ fn encode(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const SELECT: Selection<'_> = Selection {
+        node_name: "n",
+        optional_fields: true,
+    };
+
     #[test]
     fn a_page_of_a_known_version_is_never_asked_for() {
-        let list = |version: &Version, part| NODES.list("n", version, part);
+        let list = |version: &Version, part| NODES.list(SELECT, version, part);
         assert_eq!(
             list(&Version::Any, Part::First),
             "/api/v1/nodes?fieldSelector=metadata.name%3Dn&limit=500&resourceVersion=0"
@@ -240,13 +264,28 @@ mod tests {
 
     #[test]
     fn a_stream_names_a_version_only_when_one_is_known() {
-        let stream = |version: &Version| SERVICE_CIDRS.stream("n", version, 300);
+        let stream = |version: &Version| SERVICE_CIDRS.stream(SELECT, version, 300);
         let unknown = "/apis/networking.k8s.io/v1/servicecidrs?allowWatchBookmarks=true\
                        &resourceVersionMatch=NotOlderThan&sendInitialEvents=true\
                        &timeoutSeconds=300&watch=true";
         assert_eq!(stream(&Version::Any), unknown);
         assert_eq!(stream(&Version::Newest), unknown);
         assert!(stream(&Version::At("9".to_owned())).contains("&resourceVersion=9&"));
+    }
+
+    #[test]
+    fn only_optional_fields_can_be_left_out() {
+        let without = Selection {
+            optional_fields: false,
+            ..SELECT
+        };
+        let list = |resource: &Resource| resource.list(without, &Version::Newest, Part::Whole);
+        assert_eq!(
+            list(&SERVICES),
+            "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name"
+        );
+        assert!(list(&NODES).contains("fieldSelector=metadata.name%3Dn"));
+        assert!(SERVICES.has_optional_fields() && !NODES.has_optional_fields());
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod big;
 mod law;
 mod lists;
 pub mod log;
+mod proxies;
 mod recorder;
 mod server;
 mod watches;
@@ -42,6 +43,7 @@ fn quick() -> Timings {
         short: Duration::from_millis(1),
         first_delay: Duration::from_millis(1),
         longest_delay: Duration::from_millis(20),
+        absence: Duration::from_millis(30),
         rarely: Duration::from_millis(5),
         ..Timings::default()
     }
@@ -68,7 +70,7 @@ fn api_observed(server: &Server, observer: Arc<dyn Observer>) -> Api {
     Api::open_in(access::nowhere(), access, observer).unwrap()
 }
 
-/// Counts what it hears.
+/// Counts what it observes.
 #[derive(Default)]
 struct Counts(Mutex<BTreeMap<String, usize>>);
 
@@ -102,7 +104,7 @@ struct Consumer {
     batches: mpsc::Receiver<Vec<Event>>,
     tracker: Tracker,
     /// Everything that came, in words.
-    told: Vec<String>,
+    received: Vec<String>,
     /// So many events came at once at most.
     largest: usize,
     watch: Watch,
@@ -123,7 +125,7 @@ impl Consumer {
         Self {
             batches,
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
-            told: Vec::new(),
+            received: Vec::new(),
             largest: 0,
             watch: watch(api, settings, &sink),
         }
@@ -139,7 +141,7 @@ impl Consumer {
         assert!(!batch.is_empty());
         self.largest = self.largest.max(batch.len());
         for event in batch {
-            self.told.push(word(&event));
+            self.received.push(word(&event));
             self.tracker.on(event);
         }
     }
@@ -152,14 +154,14 @@ impl Consumer {
     }
 
     /// Takes events in until this one has come so often.
-    async fn until_told(&mut self, word: &str, count: usize) {
+    async fn until_received(&mut self, word: &str, count: usize) {
         while self.count(word) < count {
             self.take_in().await;
         }
     }
 
     fn count(&self, word: &str) -> usize {
-        self.told.iter().filter(|told| *told == word).count()
+        self.received.iter().filter(|event| *event == word).count()
     }
 
     /// Takes events in until the tracker knows exactly what the server stores.
@@ -186,12 +188,13 @@ fn word(event: &Event) -> String {
     match event {
         Event::Put { object, .. } => format!("put {}", object.key()),
         Event::Gone { key, .. } => format!("gone {key}"),
+        Event::Undecodable { key, .. } => format!("kept {key}"),
         Event::Listing(kind) => format!("listing {}", kind.as_str()),
         Event::Listed(kind) => format!("listed {}", kind.as_str()),
     }
 }
 
-/// A tracker that was told, without any network, what the server stores.
+/// A tracker that received, without any network, what the server stores.
 fn expected(server: &Server) -> Tracker {
     let mut tracker = Tracker::new(SystemTime::UNIX_EPOCH);
     for (kind, path) in [

@@ -52,7 +52,9 @@ fn names(events: &[Event]) -> Vec<String> {
 
 fn issues(events: &[Event]) -> Vec<String> {
     let issues = events.iter().flat_map(|event| match event {
-        Event::Put { issues, .. } | Event::Gone { issues, .. } => issues.as_slice(),
+        Event::Put { issues, .. }
+        | Event::Gone { issues, .. }
+        | Event::Undecodable { issues, .. } => issues.as_slice(),
         Event::Listing(_) | Event::Listed(_) => &[],
     });
     issues.map(ToString::to_string).collect()

@@ -13,7 +13,7 @@ pub fn nowhere() -> Pod {
     Pod::default()
 }
 
-fn kubeconfig(server: &str, user: &str) -> String {
+pub fn kubeconfig(server: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
@@ -39,6 +39,32 @@ fn access(path: &Path, master: &str) -> Access {
 
 fn open(path: &Path) -> Api {
     Api::open_in(nowhere(), access(path, ""), Arc::new(())).unwrap()
+}
+
+/// A user with a password.
+pub const BASIC: &str = "{username: me, password: secret}";
+
+/// A user whose token comes from [`write_plugin`].
+pub const PLUGIN: &str = "{exec: {apiVersion: client.authentication.k8s.io/v1, \
+                          command: ./plugin, interactiveMode: Never}}";
+
+/// Writes a credential plugin into a folder.
+pub fn write_plugin(folder: &Path) {
+    let plugin = folder.join("plugin");
+    fs::write(
+        &plugin,
+        "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\
+         \"kind\":\"ExecCredential\",\"status\":{\"token\":\"from-plugin\"}}'\n",
+    )
+    .unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The server as this user of a kubeconfig in this folder sees it.
+pub fn api_of(folder: &Path, server: &Server, user: &str) -> Api {
+    let path = folder.join("kubeconfig");
+    fs::write(&path, kubeconfig(&server.url(), user)).unwrap();
+    open(&path)
 }
 
 /// One request, as the server saw it.
@@ -71,6 +97,7 @@ fn core_034_without_kubeconfig_and_master_the_pods_account_is_used() {
         host: host.to_owned(),
         port: port.to_owned(),
         account: account.path().to_owned(),
+        ..Pod::default()
     };
     for (host, url) in [
         ("172.30.0.1", "https://172.30.0.1:443/"),
@@ -125,7 +152,7 @@ fn core_034_without_kubeconfig_and_master_the_pods_account_is_used() {
 }
 
 #[test]
-fn a_missing_kubeconfig_is_told_in_the_words_of_the_reference() {
+fn a_missing_kubeconfig_is_reported_in_the_words_of_the_reference() {
     let access = Access {
         kubeconfig: "/nowhere/kubeconfig".to_owned(),
         master: "http://10.0.0.1:8080".to_owned(),
@@ -137,13 +164,23 @@ fn a_missing_kubeconfig_is_told_in_the_words_of_the_reference() {
 }
 
 #[test]
-fn what_is_wrong_with_a_kubeconfig_is_told() {
+fn what_is_wrong_with_a_kubeconfig_is_reported() {
     let wrong = |content: &str| chain(&read(content, "").unwrap_err());
     assert!(wrong("a: [").contains("not a usable kubeconfig"));
     assert!(wrong("apiVersion: v1\nkind: Config\n").contains("current context"));
-    let proxied = kubeconfig("https://10.0.0.1", "{}")
-        .replace("server:", "proxy-url: \"http://10.0.0.9:3128\", server:");
-    assert!(wrong(&proxied).ends_with("proxy-url is not supported"));
+    let proxied = kubeconfig("https://10.0.0.1", "{}").replace(
+        "server:",
+        "proxy-url: \"ftp://me:secret@10.0.0.9\", server:",
+    );
+    let message = wrong(&proxied);
+    assert!(
+        message.ends_with(
+            ": invalid 'proxy-url' for cluster \"k\": unsupported scheme \"ftp\", must be http, \
+             https, or socks5"
+        ),
+        "{message}"
+    );
+    assert!(!message.contains("secret"), "{message}");
     assert!(wrong(&kubeconfig("https://", "{}")).starts_with("\"https://\" is not the address"));
     let tokenless = kubeconfig("https://10.0.0.1", "{tokenFile: /nowhere/token}");
     assert_eq!(
@@ -229,26 +266,13 @@ fn tokens_passwords_and_plugins_are_used() {
     run(async {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
-        let plugin = folder.path().join("plugin");
-        fs::write(
-            &plugin,
-            "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\
-             \"kind\":\"ExecCredential\",\"status\":{\"token\":\"from-plugin\"}}'\n",
-        )
-        .unwrap();
-        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
-        let path = folder.path().join("kubeconfig");
+        write_plugin(folder.path());
         for (user, header) in [
             ("{token: inline}", "Bearer inline"),
-            ("{username: me, password: secret}", "Basic bWU6c2VjcmV0"),
-            (
-                "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, \
-                 interactiveMode: Never}}",
-                "Bearer from-plugin",
-            ),
+            (BASIC, "Basic bWU6c2VjcmV0"),
+            (PLUGIN, "Bearer from-plugin"),
         ] {
-            fs::write(&path, kubeconfig(&server.url(), user)).unwrap();
-            let seen = ask(&open(&path), &server).await;
+            let seen = ask(&api_of(folder.path(), &server, user), &server).await;
             assert_eq!(seen.header("authorization"), header);
             assert!(seen.header("user-agent").starts_with("kube-proxy/"));
         }

@@ -153,7 +153,7 @@ fn one_object_that_makes_no_sense_does_not_stop_the_others() {
             server.put(SERVICES, bad.clone());
             server.put(SERVICES, service("c", 80));
             let mut consumer = Consumer::of(&server);
-            consumer.until_told("listed Service", 1).await;
+            consumer.until_received("listed Service", 1).await;
             assert_eq!(services(&consumer.tracker), ["default/a", "default/c"]);
             let issues: Vec<String> = consumer.tracker.issues().map(ToString::to_string).collect();
             assert_eq!(issues.len(), 1);
@@ -161,8 +161,55 @@ fn one_object_that_makes_no_sense_does_not_stop_the_others() {
             server.until_watched(SERVICES).await;
             server.put(SERVICES, bad);
             server.put(SERVICES, service("d", 80));
-            consumer.until_told("put Service default/d", 1).await;
+            consumer.until_received("put Service default/d", 1).await;
             assert_eq!(consumer.count("listing Service"), 1);
+        }
+    });
+}
+
+#[test]
+fn an_object_that_no_longer_decodes_keeps_its_last_good_state() {
+    run(async {
+        for streams in [true, false] {
+            let server = Server::start().await;
+            if !streams {
+                server.refuse_streams();
+            }
+            let mut bad = service("a", 80);
+            bad["spec"]["ports"] = json!("?");
+            server.put(SERVICES, service("a", 80));
+            let mut consumer = Consumer::of(&server);
+            consumer.until_same(&server).await;
+            consumer.tracker.take();
+            server.until_watched(SERVICES).await;
+            // In a watch.
+            server.put(SERVICES, bad.clone());
+            consumer.until_received("kept Service default/a", 1).await;
+            // In a list.
+            server.compact();
+            server.cut();
+            consumer.until_received("listed Service", 2).await;
+            assert_eq!(consumer.count("kept Service default/a"), 2);
+            assert_eq!(services(&consumer.tracker), ["default/a"]);
+            assert_eq!(consumer.tracker.take(), None);
+            let issues: Vec<String> = consumer.tracker.issues().map(ToString::to_string).collect();
+            assert_eq!(issues.len(), 1, "{issues:?}");
+            let [object, rest] = ["Service default/a", "its last valid state"];
+            assert!(
+                issues[0].starts_with(object) && issues[0].contains(rest),
+                "{issues:?}"
+            );
+            // It decodes again.
+            server.until_watched(SERVICES).await;
+            server.put(SERVICES, service("a", 81));
+            consumer.until_same(&server).await;
+            assert_eq!(consumer.tracker.issues().count(), 0);
+            assert!(consumer.tracker.take().is_some());
+            // Or it is deleted.
+            server.put(SERVICES, bad);
+            server.delete(SERVICES, "default/a");
+            consumer.until(|tracker| services(tracker).is_empty()).await;
+            assert_eq!(consumer.tracker.issues().count(), 0);
         }
     });
 }

@@ -1,5 +1,6 @@
 //! How a list comes about: as a stream, in pages, in one piece, or not at all.
 
+use super::log::Log;
 use super::server::{Ask, CIDRS, ENDPOINTS, Fault, NODES, SERVICES, SLICES, Server};
 use super::*;
 
@@ -10,20 +11,20 @@ fn a_streamed_list_goes_over_into_its_watch() {
         server.put(SERVICES, service("a", 80));
         server.put(SERVICES, service("b", 80));
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed Service", 1).await;
+        consumer.until_received("listed Service", 1).await;
         server.put(SERVICES, service("c", 80));
         server.delete(SERVICES, "default/a");
         consumer
             .until(|tracker| services(tracker) == ["default/b", "default/c"])
             .await;
         assert_eq!(server.asks(SERVICES), [Ask::Stream]);
-        let told: Vec<&String> = consumer
-            .told
+        let received: Vec<&String> = consumer
+            .received
             .iter()
             .filter(|t| t.contains("Service ") || t.ends_with("Service"))
             .collect();
         assert_eq!(
-            told,
+            received,
             [
                 "listing Service",
                 "put Service default/a",
@@ -47,10 +48,10 @@ fn core_052_nothing_leaves_before_services_and_slices_are_listed() {
         server.fail(SLICES, Ask::Stream, Fault::Hold);
         let mut consumer = Consumer::of(&server);
         for kind in ["Service", "Node", "ServiceCIDR"] {
-            consumer.until_told(&format!("listed {kind}"), 1).await;
+            consumer.until_received(&format!("listed {kind}"), 1).await;
         }
         server.put(SERVICES, service("a", 81));
-        consumer.until_told("put Service default/a", 2).await;
+        consumer.until_received("put Service default/a", 2).await;
         assert_eq!(services(&consumer.tracker).len(), 3);
         assert_eq!(consumer.tracker.take(), None);
         server.release();
@@ -145,40 +146,116 @@ fn core_053_the_requests_are_those_of_the_reference() {
 }
 
 #[test]
-fn a_server_that_does_not_stream_is_asked_once() {
+fn a_server_that_cannot_select_by_cluster_ip_is_asked_without() {
     run(async {
-        // It may say so in an answer, in an event of any code, by ending too soon or not at all.
-        for fault in [
-            None,
-            Some(Fault::Status(400, "BadRequest")),
-            Some(Fault::ErrorEvent(500, "InternalError")),
-            Some(Fault::ErrorEvent(422, "Invalid")),
-            Some(Fault::Empty),
-            Some(Fault::Silent),
-        ] {
+        for streams in [true, false] {
+            let log = Log::new();
             let server = Server::start().await;
+            server.refuse_fields();
+            if !streams {
+                server.refuse_streams();
+            }
+            let mut headless = service("headless", 80);
+            headless["spec"]["clusterIP"] = json!("None");
+            server.put(SERVICES, headless);
             server.put(SERVICES, service("a", 80));
-            match &fault {
-                None => server.refuse_streams(),
-                Some(fault) => server.fail(SERVICES, Ask::Stream, fault.clone()),
-            }
-            let mut settings = settings();
-            if matches!(fault, Some(Fault::Silent)) {
-                settings.timings.answer = Duration::from_millis(50);
-            }
-            let mut consumer = Consumer::with(&api(&server), settings);
+            let mut consumer = Consumer::of(&server);
             server.until_watched(SERVICES).await;
             server.put(SERVICES, service("b", 80));
             consumer.until_same(&server).await;
-            // A new list is needed, and nothing is streamed any more.
+            // A headless Service is of no use, whoever leaves it out.
+            assert_eq!(services(&consumer.tracker), ["default/a", "default/b"]);
+            // The refusal is remembered for further lists and watches.
             server.compact();
             server.cut();
-            server.until_asked(SERVICES, Ask::List, 2).await;
+            consumer.until_received("listed Service", 2).await;
+            server.until_watched(SERVICES).await;
             server.put(SERVICES, service("c", 80));
             consumer.until_same(&server).await;
-            let asks = server.asks(SERVICES);
-            let streams = asks.iter().filter(|ask| **ask == Ask::Stream).count();
-            assert_eq!(streams, 1, "{fault:?}: {asks:?}");
+            let seen = server.seen(SERVICES);
+            let selecting = |seen: &&server::Seen| seen.query.contains("fieldSelector");
+            assert_eq!(seen.iter().filter(selecting).count(), 1, "{seen:?}");
+            let words = "does not support the field selector";
+            let lines = log.lines();
+            let lines: Vec<_> = lines.iter().filter(|line| line.contains(words)).collect();
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(lines[0].contains("resource=services"), "{lines:?}");
+            assert!(log.warnings("services").is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_field_selector_refused_without_words_is_left_out_too() {
+    run(async {
+        let server = Server::start().await;
+        server.refuse_streams();
+        server.put(SERVICES, service("a", 80));
+        server.fail(SERVICES, Ask::List, Fault::Page(400, "Bad Request\n"));
+        let mut consumer = Consumer::of(&server);
+        consumer.until_same(&server).await;
+        let selects = |seen: &server::Seen| seen.query.contains("fieldSelector");
+        let seen = server.seen(SERVICES);
+        let lists = seen.iter().filter(|seen| seen.ask == Ask::List);
+        assert_eq!(lists.map(selects).collect::<Vec<_>>(), [true, false]);
+    });
+}
+
+/// Lists twice from a server whose first stream fails so. Returns how often a stream was tried.
+async fn streams_tried(fault: Option<Fault>) -> usize {
+    let server = Server::start().await;
+    server.put(SERVICES, service("a", 80));
+    let mut settings = settings();
+    if matches!(fault, Some(Fault::Silent)) {
+        settings.timings.answer = Duration::from_millis(50);
+    }
+    match fault {
+        None => server.refuse_streams(),
+        Some(fault) => server.fail(SERVICES, Ask::Stream, fault),
+    }
+    let mut consumer = Consumer::with(&api(&server), settings);
+    server.until_watched(SERVICES).await;
+    server.put(SERVICES, service("b", 80));
+    consumer.until_same(&server).await;
+    // The first list came in pages.
+    assert_eq!(
+        server.asks(SERVICES)[..3],
+        [Ask::Stream, Ask::List, Ask::Watch]
+    );
+    // A new list is needed.
+    server.compact();
+    server.cut();
+    consumer.until_received("listed Service", 2).await;
+    server.until_watched(SERVICES).await;
+    server.put(SERVICES, service("c", 80));
+    consumer.until_same(&server).await;
+    let asks = server.asks(SERVICES);
+    asks.iter().filter(|ask| **ask == Ask::Stream).count()
+}
+
+#[test]
+fn a_server_that_refuses_to_stream_is_asked_once() {
+    run(async {
+        // It may say so in an answer or in an event.
+        for fault in [
+            None,
+            Some(Fault::Status(400, "BadRequest")),
+            Some(Fault::ErrorEvent(422, "Invalid")),
+        ] {
+            assert_eq!(streams_tried(fault.clone()).await, 1, "{fault:?}");
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_ends_early_is_tried_again_with_the_next_list() {
+    run(async {
+        for fault in [
+            Fault::ErrorEvent(500, "InternalError"),
+            Fault::Empty,
+            Fault::Silent,
+        ] {
+            assert_eq!(streams_tried(Some(fault.clone())).await, 2, "{fault:?}");
         }
     });
 }
@@ -291,10 +368,15 @@ fn a_list_that_breaks_off_takes_nothing_away() {
                 server.fail(SERVICES, ask, Fault::Half);
             }
             server.cut();
-            consumer.until_told("listed Service", 2).await;
+            consumer.until_received("listed Service", 2).await;
             // Neither in between nor at the end was anything gone.
             assert_eq!(consumer.tracker.take(), None);
-            assert!(!consumer.told.iter().any(|told| told.starts_with("gone")));
+            assert!(
+                !consumer
+                    .received
+                    .iter()
+                    .any(|event| event.starts_with("gone"))
+            );
         }
     });
 }
@@ -316,7 +398,7 @@ fn core_054_a_repeated_list_changes_nothing() {
         server.cut();
         for kind in Kind::ALL {
             consumer
-                .until_told(&format!("listed {}", kind.as_str()), 2)
+                .until_received(&format!("listed {}", kind.as_str()), 2)
                 .await;
         }
         assert_eq!(consumer.tracker.take(), None);
@@ -374,7 +456,7 @@ fn a_missing_node_is_an_empty_list() {
     run(async {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed Node", 1).await;
+        consumer.until_received("listed Node", 1).await;
         assert!(consumer.tracker.node().is_none());
         server.put(NODES, node("elsewhere", "x"));
         server.put(NODES, node("here", "z"));
@@ -391,7 +473,7 @@ fn a_server_without_service_cidrs_has_none_until_it_does() {
         server.do_not_offer(CIDRS);
         server.put(CIDRS, service_cidr("a", "172.30.0.0/16"));
         let mut consumer = Consumer::of(&server);
-        consumer.until_told("listed ServiceCIDR", 2).await;
+        consumer.until_received("listed ServiceCIDR", 2).await;
         assert!(consumer.tracker.service_cidrs().is_empty());
         server.offer(CIDRS);
         consumer.until_same(&server).await;
@@ -441,6 +523,74 @@ fn a_server_without_slices_is_asked_for_endpoints_until_it_has_them() {
         server.end_watches();
         consumer.until_same(&server).await;
         assert_eq!(addresses(&consumer.tracker), ["10.0.0.3"]);
+    });
+}
+
+#[test]
+fn a_single_404_for_slices_changes_nothing() {
+    run(async {
+        let log = Log::new();
+        let server = Server::start().await;
+        server.put(SERVICES, service("web", 80));
+        server.put(SLICES, slice("web-1", "web", "10.0.0.3"));
+        let mut settings = settings();
+        settings.timings.absence = LONG;
+        let mut consumer = Consumer::with(&api(&server), settings);
+        consumer.until_same(&server).await;
+        // The server hides them for a while: from a watch, then from lists.
+        for ask in [Ask::Watch, Ask::Stream, Ask::Stream, Ask::Stream] {
+            server.fail(SLICES, ask, Fault::Page(404, "404 page not found\n"));
+        }
+        server.cut();
+        consumer.until_received("listed EndpointSlice", 2).await;
+        assert_eq!(server.faults_left(), 0);
+        server.until_watched(SLICES).await;
+        server.put(SLICES, slice("web-2", "web", "10.0.0.4"));
+        consumer.until_same(&server).await;
+        assert!(server.seen(ENDPOINTS).is_empty());
+        let warnings = log.warnings("endpointslices");
+        assert!(warnings[0].contains("404"), "{warnings:?}");
+    });
+}
+
+#[test]
+fn slices_that_stay_missing_are_replaced_by_endpoints_and_used_again_later() {
+    run(async {
+        let server = Server::start().await;
+        server.put(SERVICES, service("web", 80));
+        server.put(SLICES, slice("web-1", "web", "10.0.0.3"));
+        server.put(
+            ENDPOINTS,
+            json!({
+                "metadata": {"namespace": "default", "name": "web"},
+                "subsets": [{"addresses": [{"ip": "10.0.0.1"}],
+                             "ports": [{"name": "http", "port": 8080}]}],
+            }),
+        );
+        let mut consumer = Consumer::of(&server);
+        consumer.until_same(&server).await;
+        server.do_not_offer(SLICES);
+        server.cut();
+        server.until_watched(ENDPOINTS).await;
+        // Asked several times before, and for a short watch afterwards.
+        let streams = |asks: Vec<Ask>| asks.iter().filter(|ask| **ask == Ask::Stream).count();
+        assert!(server.asks(SLICES).len() >= 5, "{:?}", server.asks(SLICES));
+        let seconds = server.seen(ENDPOINTS)[0]
+            .parameter("timeoutSeconds")
+            .unwrap();
+        assert!((60..90).contains(&seconds.parse().unwrap()), "{seconds}");
+        consumer.until_received("listed EndpointSlice", 2).await;
+        assert_eq!(consumer.count("put EndpointSlice default/web"), 1);
+        // A failure of the one does not bring back the doubt about the other.
+        let before = streams(server.asks(SLICES));
+        server.fail(ENDPOINTS, Ask::Watch, Fault::Status(500, "InternalError"));
+        server.end_watches();
+        server.until_asked(ENDPOINTS, Ask::Stream, 2).await;
+        server.until_watched(ENDPOINTS).await;
+        assert_eq!(streams(server.asks(SLICES)), before + 1);
+        server.offer(SLICES);
+        server.end_watches();
+        consumer.until_same(&server).await;
     });
 }
 

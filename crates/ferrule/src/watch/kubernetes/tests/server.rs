@@ -110,6 +110,8 @@ struct State {
     tokens: u64,
     page_size: usize,
     streams: bool,
+    /// A server from before 1.31 selects Services by nothing but their names.
+    selects_services: bool,
     missing: BTreeSet<&'static str>,
     /// Whether "too old" is an answer or an event.
     expired_as_answer: bool,
@@ -150,6 +152,7 @@ impl Server {
                 tokens: 0,
                 page_size: 500,
                 streams: true,
+                selects_services: true,
                 missing: BTreeSet::new(),
                 expired_as_answer: false,
                 faults: Vec::new(),
@@ -246,6 +249,15 @@ impl Server {
         self.with(|state| state.watchers.clear());
     }
 
+    /// Keeps all watches open and never says anything more, as a proxy does whose server died.
+    pub fn freeze_watches(&self) {
+        self.with(|state| {
+            for (path, _) in &mut state.watchers {
+                path.clear();
+            }
+        });
+    }
+
     /// Breaks all connections.
     pub fn cut(&self) {
         self.with(|state| state.watchers.clear());
@@ -254,6 +266,11 @@ impl Server {
 
     pub fn refuse_streams(&self) {
         self.with(|state| state.streams = false);
+    }
+
+    /// From now on no Service is selected by its cluster IP.
+    pub fn refuse_fields(&self) {
+        self.with(|state| state.selects_services = false);
     }
 
     pub fn page_size(&self, size: usize) {
@@ -395,6 +412,15 @@ impl State {
             return page(404, "404 page not found\n");
         }
         let parameters = parameters(&seen.query);
+        let fields = parameters.get("fieldSelector");
+        if !self.selects_services && fields.is_some_and(|text| text.contains("spec.clusterIP")) {
+            return status(
+                400,
+                "BadRequest",
+                "\"spec.clusterIP\" is not a known field selector: only \"metadata.name\", \
+                 \"metadata.namespace\"",
+            );
+        }
         let version: u64 = parameters
             .get("resourceVersion")
             .map_or(0, |text| text.parse().unwrap());
@@ -524,7 +550,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
         Some(Fault::Silent) => {
             let (sender, answer) = streaming();
             let mut state = shared.state.lock().unwrap();
-            // Kept open, and told nothing.
+            // Kept open, and nothing is sent.
             state.watchers.push((String::new(), sender));
             answer
         }

@@ -2,7 +2,8 @@
 
 use std::{fs, thread};
 
-use super::server::{Ask, Fault, SERVICES, Server};
+use super::log::Log;
+use super::server::{Ask, Fault, SERVICES, SLICES, Server};
 use super::*;
 
 #[test]
@@ -99,7 +100,7 @@ fn what_came_before_an_error_in_a_watch_counts() {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
         consumer.until_same(&server).await;
-        // A change and the error in one piece; the change is not told again.
+        // A change and the error in one piece; the change is not sent again.
         server.fail(
             SERVICES,
             Ask::Watch,
@@ -133,6 +134,32 @@ fn a_watch_that_is_silent_for_too_long_is_given_up() {
         assert_eq!(server.faults_left(), 0);
         assert!(counts.get("watch of services ended false") >= 1);
         assert_eq!(consumer.count("listing Service"), 1);
+    });
+}
+
+#[test]
+fn silence_after_a_bookmark_means_a_dead_connection() {
+    run(async {
+        let log = Log::new();
+        let server = Server::start().await;
+        let mut settings = settings();
+        settings.timings.bookmarks = Duration::from_millis(50);
+        let mut consumer = Consumer::with(&api(&server), settings);
+        consumer.until_same(&server).await;
+        server.until_watched(SERVICES).await;
+        server.bookmark(SERVICES);
+        let known = server.version().to_string();
+        server.freeze_watches();
+        server.put(SERVICES, service("a", 80));
+        consumer.until_same(&server).await;
+        // It went on from the bookmark, and nothing was listed again.
+        let watch = server.until_asked(SERVICES, Ask::Watch, 1).await;
+        assert_eq!(watch.parameter("resourceVersion"), Some(known));
+        assert_eq!(consumer.count("listing Service"), 1);
+        assert_eq!(log.warnings("services").len(), 1);
+        // Without a bookmark nobody knows how long silence may last.
+        assert_eq!(server.asks(SLICES), [Ask::Stream]);
+        assert!(log.warnings("endpointslices").is_empty());
     });
 }
 
@@ -236,18 +263,38 @@ fn is_kept_alive(port: u16) -> bool {
     })
 }
 
+/// Waits until connections to this port are probed.
+async fn until_kept_alive(port: u16) {
+    // Until what was sent is acknowledged, another timer runs.
+    let probed = timeout(LONG, async {
+        while !is_kept_alive(port) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    probed.await.expect("the connection is probed");
+}
+
 #[test]
 fn a_dead_connection_would_be_noticed_by_probes() {
     run(async {
         let server = Server::start().await;
         let mut consumer = Consumer::of(&server);
         consumer.until_same(&server).await;
-        // Until what was sent is acknowledged, another timer runs.
-        let probed = timeout(LONG, async {
-            while !is_kept_alive(server.address.port()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        });
-        probed.await.expect("the connection is probed");
+        until_kept_alive(server.address.port()).await;
+    });
+}
+
+#[test]
+fn connections_of_users_with_passwords_and_plugins_are_probed_too() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        access::write_plugin(folder.path());
+        for user in [access::BASIC, access::PLUGIN] {
+            let server = Server::start().await;
+            let api = access::api_of(folder.path(), &server, user);
+            let mut consumer = Consumer::with(&api, settings());
+            consumer.until_same(&server).await;
+            until_kept_alive(server.address.port()).await;
+        }
     });
 }

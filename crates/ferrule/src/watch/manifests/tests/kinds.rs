@@ -231,7 +231,7 @@ fn a_service_may_name_its_addresses_in_any_of_the_ways_the_api_server_accepts() 
         (true, false)
     );
     assert_eq!(issues, none);
-    // What cannot be read is still told.
+    // What cannot be read is still reported.
     let (service, issues) =
         only_service("spec: {clusterIPs: [172.30.0.1, bad], ipFamilies: [IPv4, IPv6]}");
     assert!(service.cluster_ips.v4.is_some());

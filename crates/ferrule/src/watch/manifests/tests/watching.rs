@@ -53,7 +53,10 @@ impl Consumer {
     /// Takes results until one is an error.
     fn until_error(&mut self) -> ManifestError {
         loop {
-            let result = self.results.recv_timeout(LONG).expect("an error is told");
+            let result = self
+                .results
+                .recv_timeout(LONG)
+                .expect("an error is reported");
             if let Err(error) = result {
                 return error;
             }
@@ -88,7 +91,7 @@ fn a_file_is_read_again_after_writing_replacing_and_recreating() {
     consumer.until_services(&["a", "b"]);
     replace(folder.path(), "cluster.yaml", &web(&["c"]));
     consumer.until_services(&["c"]);
-    // The replaced file is another one; it is still heard.
+    // The replaced file is another one; it is still watched.
     fs::write(&file, web(&["d"])).unwrap();
     consumer.until_services(&["d"]);
     fs::remove_file(&file).unwrap();
