@@ -49,7 +49,7 @@ fn nft_065_a_refused_transaction_changes_nothing_and_the_next_look_converges() {
             let mut scene = changing(family, &faults);
             let before = scene.snapshot();
             faults.add(Fault::Batch(refuse(2, errno)));
-            scene.try_step().unwrap_err();
+            let error = scene.try_step().unwrap_err();
             assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
             assert_eq!(scene.snapshot(), before);
             assert!(scene.whole() > 0);
@@ -66,7 +66,7 @@ fn a_transaction_that_could_not_be_sent_changes_nothing() {
         let mut scene = changing(family, &faults);
         let before = scene.snapshot();
         faults.add(Fault::Batch(Answer::Unsent(Errno::EMSGSIZE as i32)));
-        scene.try_step().unwrap_err();
+        let error = scene.try_step().unwrap_err();
         assert!(text(&error).starts_with("the kernel refused the whole transaction: "));
         faults.add(Fault::Batch(refuse(0, Errno::EPERM)));
         let error = scene.try_whole().unwrap_err();
@@ -89,7 +89,7 @@ fn lost_answers_leave_doubt_and_the_next_look_converges() {
             let mut scene = changing(family, &faults);
             let before = scene.snapshot();
             faults.add(fault);
-            scene.try_step().unwrap_err();
+            let error = scene.try_step().unwrap_err();
             assert!(matches!(error, ApplyError::OutOfSync(_)), "{error:?}");
             assert_eq!(scene.snapshot() != before, made);
             let steps = scene.whole();
@@ -259,7 +259,7 @@ fn nft_090_the_error_names_what_was_refused() {
         let drop = ferrule_kernel::nft::Verdict::Drop;
         batch.add_elements("service-ips", [Element::verdict(key, drop)]);
         open_here().commit(&batch).unwrap();
-        scene.try_step().unwrap_err();
+        let error = scene.try_step().unwrap_err();
         let ApplyError::Refused { step, source } = &error else {
             panic!("{error:?}")
         };
