@@ -39,6 +39,22 @@ pub fn service(n: u32) -> Service {
     }
 }
 
+/// Service number `n` with `size` ports and `size` external IPs, which begin at number `first`.
+pub fn many_addresses(n: u32, first: u32, size: u32) -> Service {
+    Service {
+        external_ips: (first..first + size).map(|i| address(198, 18, i)).collect(),
+        ports: (0..size)
+            .map(|i| ServicePort {
+                name: format!("port-{i}").into(),
+                protocol: Protocol::Tcp,
+                port: port(i64::from(1000 + i)),
+                node_port: None,
+            })
+            .collect(),
+        ..service(n)
+    }
+}
+
 /// The slice of Service `n` in its `edition`, with [`ENDPOINTS`].
 pub fn slice(n: u32, edition: u32) -> Slice {
     slice_with(n, edition, ENDPOINTS)

@@ -297,7 +297,8 @@ impl<O: Observer> Sync<O> {
         let version = (self.tracker.issues_version(), self.desired.issues_version());
         if self.issues_version != version {
             self.issues_version = version;
-            let issues: Vec<&Issue> = self.tracker.issues().chain(self.desired.issues()).collect();
+            let met = self.desired.issues();
+            let issues: Vec<&Issue> = self.tracker.issues().chain(&met).collect();
             self.observer.issues(&issues);
         }
     }

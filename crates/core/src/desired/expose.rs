@@ -1,15 +1,16 @@
 //! On which addresses a Service answers on this node, and what happens there.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::family::Plan;
 use super::gather::{Candidate, Gathered, gather};
 use super::select::{Wanted, select};
 use super::{
-    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Plan,
-    Pool,
+    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Pool,
 };
 use crate::facts::{Facts, Settings};
 use crate::issue::{Issue, ObjectKey, Severity};
@@ -46,6 +47,7 @@ pub(super) fn draw(
         family,
         service,
         cluster_ip,
+        external_ips: external_ips(settings, service, family),
     };
     let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
@@ -85,6 +87,7 @@ struct Draft<'a> {
     family: Family,
     service: &'a Service,
     cluster_ip: IpAddr,
+    external_ips: Vec<(FrontendKind, IpAddr)>,
 }
 
 impl Draft<'_> {
@@ -180,32 +183,11 @@ impl Draft<'_> {
 
     /// Addresses that outside clients use, each kind's in the order of the Service.
     fn external_addresses(&self, port: &ServicePort) -> Vec<(FrontendKind, Option<IpAddr>, Port)> {
-        let external_ips: &[IpAddr] = if self.settings.allow_external_ips {
-            &self.service.external_ips
-        } else {
-            &[]
-        };
-        let lists = [
-            (FrontendKind::ExternalIp, external_ips),
-            (
-                FrontendKind::LoadBalancerIp,
-                &self.service.load_balancer_ips,
-            ),
-        ];
-        let mut addresses = Vec::new();
-        for (kind, ips) in lists {
-            for ip in ips.iter().filter(|ip| Family::of(**ip) == self.family) {
-                let address = (kind, Some(*ip), port.port);
-                if !addresses.contains(&address) {
-                    addresses.push(address);
-                }
-            }
-        }
-        addresses.extend(
-            port.node_port
-                .map(|port| (FrontendKind::NodePort, None, port)),
-        );
-        addresses
+        let ips = self.external_ips.iter();
+        let node_port = port.node_port;
+        ips.map(|(kind, ip)| (*kind, Some(*ip), port.port))
+            .chain(node_port.map(|port| (FrontendKind::NodePort, None, port)))
+            .collect()
     }
 
     fn internal_masquerade(&self) -> Masquerade {
@@ -235,6 +217,32 @@ impl Draft<'_> {
             ranges
         }
     }
+}
+
+/// The external and load balancer IPs of one family, each once in each kind.
+fn external_ips(
+    settings: &Settings,
+    service: &Service,
+    family: Family,
+) -> Vec<(FrontendKind, IpAddr)> {
+    let external_ips: &[IpAddr] = if settings.allow_external_ips {
+        &service.external_ips
+    } else {
+        &[]
+    };
+    let of_kind = |kind, ips: &[IpAddr]| -> Vec<(FrontendKind, IpAddr)> {
+        let mut seen = HashSet::new();
+        ips.iter()
+            .filter(|ip| Family::of(**ip) == family && seen.insert(**ip))
+            .map(|ip| (kind, *ip))
+            .collect()
+    };
+    let mut all = of_kind(FrontendKind::ExternalIp, external_ips);
+    all.extend(of_kind(
+        FrontendKind::LoadBalancerIp,
+        &service.load_balancer_ips,
+    ));
+    all
 }
 
 /// Ready endpoints on this node, by address: two ports of one pod are one endpoint.

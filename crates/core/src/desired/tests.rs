@@ -1,5 +1,7 @@
 //! What a cluster means on this node.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::facts::DetectLocal;
 use crate::issue::Severity;
@@ -647,7 +649,7 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
     let issues: Vec<_> = scene
         .desired
         .issues()
-        .into_iter()
+        .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
@@ -664,7 +666,7 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
         .service(service("ns/nobody").cluster_ip("10.96.0.3"))
         .slice(slice("ns/lonely-1", "ns/lonely", &[]))
         .step();
-    assert_eq!(scene.desired.issues(), [] as [&Issue; 0]);
+    assert_eq!(scene.desired.issues(), [] as [Issue; 0]);
 }
 
 #[test]

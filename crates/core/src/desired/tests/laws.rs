@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::super::claims::Standing;
 use super::*;
 use crate::facts::{NodePortAddresses, Settings};
 use crate::issue::ObjectKey;
@@ -262,6 +263,8 @@ fn play(deeds: &[Deed]) -> Scene {
                 "the deltas lead elsewhere"
             );
             one_holder_per_address(&all);
+            let counted = scene.desired.families[family].standings();
+            assert_eq!(*counted, standings(&all), "counted wrongly");
         }
     }
     scene
@@ -280,6 +283,26 @@ fn one_holder_per_address(exposures: &[&Arc<Exposure>]) {
     for (address, held) in holders {
         assert_eq!(held.iter().filter(|held| **held).count(), 1, "{address:?}");
     }
+}
+
+/// How many addresses each Service lost to others, and holds while others wait: counted afresh.
+fn standings(exposures: &[&Arc<Exposure>]) -> BTreeMap<ServiceKey, Standing> {
+    let mut claimants: BTreeMap<Address, BTreeMap<&PortKey, bool>> = BTreeMap::new();
+    for exposure in exposures {
+        for frontend in &exposure.frontends {
+            let ports = claimants.entry(exposure.address(frontend)).or_default();
+            *ports.entry(&exposure.key).or_default() |= !frontend.shadowed;
+        }
+    }
+    let mut standings: BTreeMap<ServiceKey, Standing> = BTreeMap::new();
+    for ports in claimants.values().filter(|ports| ports.len() > 1) {
+        for (port, holds) in ports {
+            let standing = standings.entry(port.service.clone()).or_default();
+            standing.held += usize::from(*holds);
+            standing.lost += usize::from(!holds);
+        }
+    }
+    standings
 }
 
 proptest! {
