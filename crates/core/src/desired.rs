@@ -7,6 +7,7 @@
 //! An update redraws only the Services named in [`Changes`], those that share a contested
 //! address with them when its holder changes, and on a change of the node the ones it concerns.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
+pub use crate::facts::Masquerade;
 use claims::Address;
 pub use delta::{Change, Delta, FamilyDelta};
 use family::{FamilyState, Round};
@@ -169,19 +171,6 @@ pub enum Algorithm {
     Random,
 }
 
-/// Whose traffic gets this node's address as its source, so that replies come back through here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Masquerade {
-    /// Nobody's: the endpoint sees the client.
-    Never,
-    /// Everybody's.
-    Always,
-    /// That of clients outside the pod network.
-    Outside,
-    /// That of processes on this node.
-    Node,
-}
-
 /// What a load balancer is told about a Service on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
@@ -242,9 +231,19 @@ impl Exposure {
 #[derive(Debug)]
 pub struct Desired {
     settings: Settings,
-    settings_changed: bool,
     facts: PerFamily<Facts>,
     families: PerFamily<FamilyState>,
+}
+
+/// What to draw again beyond the Services that changed themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Redraw {
+    /// Nothing.
+    Named,
+    /// Those that a change of the Node or a ServiceCIDR concerns.
+    Concerned,
+    /// All.
+    All,
 }
 
 impl Desired {
@@ -253,37 +252,58 @@ impl Desired {
         let facts = Facts::build(&settings, None, &[]);
         Self {
             settings,
-            settings_changed: false,
             facts,
             families: PerFamily::default(),
         }
     }
 
-    /// Takes new settings; the next [`Desired::update`] redraws what they concern.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.settings_changed |= self.settings != settings;
+    /// Adopts new settings and says what became different. Before the first lists are complete
+    /// nothing does: the first update then follows the new settings.
+    pub fn reconfigure(&mut self, tracker: &Tracker, settings: Settings) -> Delta {
+        if self.settings == settings {
+            return Delta::default();
+        }
         self.settings = settings;
+        if !tracker.is_ready() {
+            return Delta::default();
+        }
+        self.redraw(tracker, &BTreeSet::new(), Redraw::All)
     }
 
-    /// Brings the picture up to date and says what became different.
+    /// Brings everything up to date and says what became different.
     pub fn update(&mut self, tracker: &Tracker, changes: Changes) -> Delta {
-        let mut delta = Delta {
-            triggers: changes.triggers,
-            ..Delta::default()
-        };
-        let redraw_all = std::mem::take(&mut self.settings_changed);
-        let facts = if changes.surroundings || redraw_all {
-            Facts::build(&self.settings, tracker.node(), &tracker.service_cidrs())
+        let redraw = if changes.surroundings {
+            Redraw::Concerned
         } else {
-            self.facts.clone()
+            Redraw::Named
+        };
+        Delta {
+            triggers: changes.triggers,
+            ..self.redraw(tracker, &changes.services, redraw)
+        }
+    }
+
+    /// Draws these Services again, and what else `redraw` says.
+    fn redraw(
+        &mut self,
+        tracker: &Tracker,
+        services: &BTreeSet<ServiceKey>,
+        redraw: Redraw,
+    ) -> Delta {
+        let mut delta = Delta::default();
+        let facts = match redraw {
+            Redraw::Named => self.facts.clone(),
+            Redraw::Concerned | Redraw::All => {
+                Facts::build(&self.settings, tracker.node(), &tracker.service_cidrs())
+            }
         };
         for family in Family::ALL {
             let (facts, former) = (&facts[family], &self.facts[family]);
             let state = &mut self.families[family];
-            let mut concerned = state.concerned_by(former, facts, redraw_all);
-            concerned.retain(|key| !changes.services.contains(key));
+            let mut concerned = state.concerned_by(former, facts, redraw == Redraw::All);
+            concerned.retain(|key| !services.contains(key));
             let mut round = Round::default();
-            for key in changes.services.iter().chain(&concerned) {
+            for key in services.iter().chain(&concerned) {
                 let plan = state.draw(&self.settings, facts, family, key, tracker.entry(key));
                 state.install(key, plan, &mut round);
             }

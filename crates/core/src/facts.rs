@@ -88,6 +88,19 @@ impl Detector {
     }
 }
 
+/// Whose traffic gets this node's address as its source, so that replies come back through here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Masquerade {
+    /// Nobody's: the endpoint sees the client.
+    Never,
+    /// Everybody's.
+    Always,
+    /// That of clients outside the pod network.
+    Outside,
+    /// That of processes on this node.
+    Node,
+}
+
 /// `nodePortAddresses` as configured: networks and keywords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePortAddresses(Box<[NodePortEntry]>);
@@ -204,6 +217,9 @@ pub struct Facts {
     pub node_ip: IpAddr,
     /// How to recognise traffic from pods; `None` when it cannot be told.
     pub detector: Option<Detector>,
+    /// Whose traffic to cluster IPs gets this node's address as its source: everybody's, that of
+    /// clients outside the pod network, or nobody's.
+    pub cluster_ip_masquerade: Masquerade,
     /// Where NodePorts answer.
     pub node_ports: NodePorts,
     /// The cluster's Service networks, sorted.
@@ -219,10 +235,17 @@ impl Facts {
     ) -> PerFamily<Self> {
         let addresses = node.map_or(&[][..], |node| &node.addresses);
         let (_, node_ips) = node_ips(addresses, settings.bind_address);
+        let detectors = PerFamily::from_fn(|family| detector(&settings.detect_local, node, family));
         PerFamily::from_fn(|family| Self {
             zone: node.and_then(|node| node.zone.clone()),
             node_ip: node_ips[family],
-            detector: detector(&settings.detect_local, node, family),
+            cluster_ip_masquerade: match &detectors[family] {
+                _ if settings.masquerade_all => Masquerade::Always,
+                Some(_) => Masquerade::Outside,
+                // Without a way to tell pods from others it would hide pods' addresses.
+                None => Masquerade::Never,
+            },
+            detector: detectors[family].clone(),
             node_ports: settings
                 .node_port_addresses
                 .select(family, node_ips[family]),

@@ -223,11 +223,6 @@ impl Tracker {
         self.is_ready() && (self.surroundings_changed || !self.pending.is_empty())
     }
 
-    /// Says that something outside changed that [`Tracker::take`] should report as surroundings.
-    pub fn touch(&mut self) {
-        self.surroundings_changed = true;
-    }
-
     /// Number of Services, and of EndpointSlices, that differ from what was last taken.
     pub fn pending_counts(&self) -> (usize, usize) {
         self.pending_counts

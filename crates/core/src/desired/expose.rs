@@ -42,7 +42,6 @@ pub(super) fn draw(
         });
     }
     let draft = Draft {
-        settings,
         facts,
         family,
         service,
@@ -82,7 +81,6 @@ pub(super) fn draw(
 
 /// What all ports of the Service share while it is drawn.
 struct Draft<'a> {
-    settings: &'a Settings,
     facts: &'a Facts,
     family: Family,
     service: &'a Service,
@@ -129,7 +127,7 @@ impl Draft<'_> {
             port: port.port,
             action: action(internal_policy),
             inside: None,
-            masquerade: self.internal_masquerade(),
+            masquerade: self.facts.cluster_ip_masquerade,
             shadowed: false,
         };
         let has_vip = external
@@ -188,17 +186,6 @@ impl Draft<'_> {
         ips.map(|(kind, ip)| (*kind, Some(*ip), port.port))
             .chain(node_port.map(|port| (FrontendKind::NodePort, None, port)))
             .collect()
-    }
-
-    fn internal_masquerade(&self) -> Masquerade {
-        if self.settings.masquerade_all {
-            Masquerade::Always
-        } else if self.facts.detector.is_some() {
-            Masquerade::Outside
-        } else {
-            // Without a way to tell pods from others, masquerading would hide pods' addresses.
-            Masquerade::Never
-        }
     }
 
     /// The ranges of this family; one that holds everything lifts the restriction.

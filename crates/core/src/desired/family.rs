@@ -111,7 +111,7 @@ impl FamilyState {
         facts: &Facts,
         all: bool,
     ) -> BTreeSet<ServiceKey> {
-        let all = all || former.detector.is_some() != facts.detector.is_some();
+        let all = all || former.cluster_ip_masquerade != facts.cluster_ip_masquerade;
         let zone = former.zone != facts.zone;
         let node_ip = former.node_ip != facts.node_ip;
         if !(all || zone || node_ip) {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::facts::DetectLocal;
-use crate::issue::Severity;
+use crate::issue::{Kind, Severity};
 use crate::model::{Protocol, ServiceType};
 use crate::testing::*;
+use crate::track::{Event, Object};
 
 mod contest;
 mod laws;
@@ -479,21 +480,42 @@ fn new_settings_redraw_what_they_concern() {
     scene
         .service(service("ns/a").external_ips(&["198.51.100.7"]))
         .step();
-    scene.desired.set_settings(Settings {
+    let all = || Settings {
         masquerade_all: true,
         ..Settings::default()
-    });
-    let delta = scene.step();
+    };
+    let delta = scene.desired.reconfigure(&scene.tracker, all());
     assert_eq!(delta.families.v4.changed().count(), 1);
+    assert!(delta.families.v4.facts);
     assert_eq!(
         scene.frontend("ns/a", ClusterIp).masquerade,
         Masquerade::Always
     );
-    scene.desired.set_settings(Settings {
+    let facts = scene.desired.facts(Family::V4);
+    assert_eq!(facts.cluster_ip_masquerade, Masquerade::Always);
+    let again = scene.desired.reconfigure(&scene.tracker, all());
+    assert!(again.is_empty());
+    assert!(scene.step().is_empty());
+}
+
+#[test]
+fn new_settings_before_the_first_lists_wait_for_them() {
+    let mut tracker = Tracker::new(at(1000));
+    let mut desired = Desired::new(Settings::default());
+    tracker.on(put(Object::Service(service("ns/a"))));
+    let settings = Settings {
         masquerade_all: true,
         ..Settings::default()
-    });
-    assert!(scene.step().is_empty());
+    };
+    assert!(desired.reconfigure(&tracker, settings).is_empty());
+    for kind in Kind::ALL {
+        tracker.on(Event::Listed(kind));
+    }
+    let changes = tracker.take().unwrap();
+    let delta = desired.update(&tracker, changes);
+    assert_eq!(delta.families.v4.changed().count(), 1);
+    let exposure = desired.exposure(Family::V4, &http("ns/a")).unwrap();
+    assert_eq!(exposure.frontends[0].masquerade, Masquerade::Always);
 }
 
 /// A scene that recognises pods by the Node's pod networks.

@@ -184,6 +184,8 @@ pub fn slice(service: &Service, port: i64, endpoints: &[(IpAddr, bool)]) -> Slic
 pub struct Cluster {
     tracker: Tracker,
     pub desired: Desired,
+    /// What the next step adopts.
+    settings: Option<Settings>,
 }
 
 pub fn settings(cidrs: &[&str]) -> Settings {
@@ -200,6 +202,7 @@ impl Cluster {
         let mut cluster = Self {
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
+            settings: None,
         };
         for kind in Kind::ALL {
             cluster.tracker.on(Event::Listing(kind));
@@ -250,14 +253,19 @@ impl Cluster {
     }
 
     pub fn settings(&mut self, settings: Settings) -> &mut Self {
-        self.desired.set_settings(settings);
-        self.tracker.touch();
+        self.settings = Some(settings);
         self
     }
 
     pub fn take(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes)
+        let mut delta = self.desired.update(&self.tracker, changes);
+        if let Some(settings) = self.settings.take() {
+            let later = self.desired.reconfigure(&self.tracker, settings).families;
+            delta.families.v4.absorb(later.v4);
+            delta.families.v6.absorb(later.v6);
+        }
+        delta
     }
 }
 

@@ -85,9 +85,10 @@ fn nft_015_clients_that_are_no_pods_are_masqueraded_however_pods_are_told() {
 fn nft_016_everybody_is_masqueraded_if_wanted() {
     Lab::both(|lab| {
         let mut scene = scene(lab, DetectLocal::NodeCidr);
-        scene.options(Options {
+        scene.settings(Settings {
+            detect_local: DetectLocal::NodeCidr,
             masquerade_all: true,
-            ..Options::default()
+            ..Settings::default()
         });
         scene.step();
         assert_eq!(unmasked(lab, &clients(lab)), BTreeSet::new());
@@ -130,10 +131,7 @@ fn nft_012_the_mark_is_gone_behind_the_node_and_other_bits_are_not() {
             .run(move || ferrule_testbed::feed("nft", &["-f", "-"], &text));
         for bit in [14, 0, 31] {
             let mark = 1 << bit;
-            scene.options(Options {
-                mark,
-                ..Options::default()
-            });
+            scene.options(Options { mark });
             scene.step();
             let to = lab.here_ip();
             let left = Spy::matching(lab, &format!("{family} daddr {to} meta mark 0x20"));

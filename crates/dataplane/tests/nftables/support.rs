@@ -148,6 +148,8 @@ pub struct Scene<T = Socket> {
     pub family: Family,
     tracker: Tracker,
     pub desired: Desired,
+    /// What the next step adopts.
+    settings: Option<Settings>,
     pub options: Options,
     open: Open<T>,
     /// Another conversation, to see what is in the kernel.
@@ -191,6 +193,7 @@ impl<T: Transport + Send> Scene<T> {
             family,
             tracker: Tracker::new(SystemTime::UNIX_EPOCH),
             desired: Desired::new(settings),
+            settings: None,
             options,
             open,
             look,
@@ -266,7 +269,7 @@ impl<T: Transport + Send> Scene<T> {
 
     /// Other settings, from the next step on.
     pub fn settings(&mut self, settings: Settings) -> &mut Self {
-        self.desired.set_settings(settings);
+        self.settings = Some(settings);
         self
     }
 
@@ -279,7 +282,13 @@ impl<T: Transport + Send> Scene<T> {
 
     pub fn take(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes)
+        let mut delta = self.desired.update(&self.tracker, changes);
+        if let Some(settings) = self.settings.take() {
+            let later = self.desired.reconfigure(&self.tracker, settings).families;
+            delta.families.v4.absorb(later.v4);
+            delta.families.v6.absorb(later.v6);
+        }
+        delta
     }
 
     /// Applies what changed; the number of steps.
