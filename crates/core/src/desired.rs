@@ -221,10 +221,6 @@ impl Exposure {
     fn address(&self, frontend: &Frontend) -> Address {
         Address::new(frontend.ip, self.key.protocol, frontend.port)
     }
-
-    fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.frontends.iter().map(|frontend| self.address(frontend))
-    }
 }
 
 /// The whole picture: every exposure of both families.

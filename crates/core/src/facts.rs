@@ -65,29 +65,6 @@ pub enum Detector {
     InterfacePrefix(Arc<str>),
 }
 
-impl Detector {
-    /// The match in iptables' words; `local` chooses "from a pod" or "not from a pod".
-    pub fn iptables(&self, local: bool) -> String {
-        let not = if local { "" } else { "! " };
-        match self {
-            Self::Source(net) => format!("{not}-s {net}"),
-            Self::Interface(name) => format!("{not}-i {name}"),
-            Self::InterfacePrefix(prefix) => format!("{not}-i {prefix}+"),
-        }
-    }
-
-    /// The match in nftables' words; `local` chooses "from a pod" or "not from a pod".
-    pub fn nftables(&self, local: bool) -> String {
-        let not = if local { "" } else { "!= " };
-        match self {
-            Self::Source(net @ IpNet::V4(_)) => format!("ip saddr {not}{net}"),
-            Self::Source(net @ IpNet::V6(_)) => format!("ip6 saddr {not}{net}"),
-            Self::Interface(name) => format!("iifname {not}{name}"),
-            Self::InterfacePrefix(prefix) => format!("iifname {not}{prefix}*"),
-        }
-    }
-}
-
 /// Whose traffic gets this node's address as its source, so that replies come back through here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Masquerade {
