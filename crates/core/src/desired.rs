@@ -1,11 +1,11 @@
 //! Every Service address and what happens to traffic that arrives there.
 //!
 //! In: what the [`Tracker`] knows, and the [`Settings`] of this node. Out: [`Desired`], the whole
-//! picture, and a [`Delta`], what became different since the last update. Both are decided here
+//! state, and a [`Delta`], what became different since the last update. Both are decided here
 //! completely: a dataplane translates, it does not choose.
 //!
-//! An update redraws only the Services named in [`Changes`], those that share a contested
-//! address with them when its holder changes, and on a change of the node the ones it concerns.
+//! An update redraws only the Services named in [`Changes`], marks the ports that win or lose an
+//! address by that, and on a change of the node redraws the Services it concerns.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -171,7 +171,7 @@ pub enum Algorithm {
     Random,
 }
 
-/// What a load balancer is told about a Service on this node.
+/// What the health check of a Service reports to load balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The port it asks on.
@@ -223,7 +223,7 @@ impl Exposure {
     }
 }
 
-/// The whole picture: every exposure of both families.
+/// The desired state: every exposure of both families.
 #[derive(Debug)]
 pub struct Desired {
     settings: Settings,

@@ -192,7 +192,7 @@ pub struct Facts {
     pub zone: Option<Arc<str>>,
     /// The node's address; loopback when unknown.
     pub node_ip: IpAddr,
-    /// How to recognise traffic from pods; `None` when it cannot be told.
+    /// How to recognise traffic from pods; `None` when there is no way.
     pub detector: Option<Detector>,
     /// Whose traffic to cluster IPs gets this node's address as its source: everybody's, that of
     /// clients outside the pod network, or nobody's.
@@ -219,7 +219,7 @@ impl Facts {
             cluster_ip_masquerade: match &detectors[family] {
                 _ if settings.masquerade_all => Masquerade::Always,
                 Some(_) => Masquerade::Outside,
-                // Without a way to tell pods from others it would hide pods' addresses.
+                // Pods cannot be recognised; masquerading would hide their addresses.
                 None => Masquerade::Never,
             },
             detector: detectors[family].clone(),

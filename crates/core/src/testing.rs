@@ -285,7 +285,7 @@ impl Scene {
         self.tracker.take()
     }
 
-    /// Brings the picture up to date.
+    /// Brings the desired state up to date.
     pub(crate) fn step(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
         self.desired.update(&self.tracker, changes)

@@ -1,5 +1,5 @@
-//! Issues about contested addresses: the Service that lost one is told who holds it and by which
-//! rule, and so is the one that holds it.
+//! Issues about contested addresses, for the Service that lost one and for the one that holds it:
+//! who the other is, and which rule decided.
 //!
 //! In: one Service's plan, how it stands, and the claims. Out: issues, capped. The texts are made
 //! when they are asked for, so an address that changes hands costs its many rivals nothing.
@@ -14,7 +14,7 @@ use crate::model::{Family, Protocol, ServiceKey, format_socket};
 /// how many there are.
 const MOST_LISTED: usize = 8;
 
-/// Adds what is to be said about one Service.
+/// Adds the issues of one Service.
 pub(super) fn report(
     plan: &Plan,
     standing: Standing,
@@ -54,7 +54,7 @@ pub(super) fn report(
     issues.extend(rest(service, standing.held, Severity::Note, family));
 }
 
-/// What is to be said about one frontend; nothing unless another Service port claims its address.
+/// The issue about one frontend; none unless another Service port claims its address.
 fn about(
     exposure: &Exposure,
     frontend: &Frontend,

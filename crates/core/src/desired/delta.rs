@@ -1,4 +1,4 @@
-//! What became different between two pictures.
+//! What became different between two updates of the desired state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

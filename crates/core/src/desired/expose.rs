@@ -37,7 +37,9 @@ pub(super) fn draw(
         issues.push(Issue {
             object: ObjectKey::Service(service.key.clone()),
             field: "EndpointSlices".to_owned(),
-            message: format!("there is no {family} EndpointSlice; its {family} addresses reject"),
+            message: format!(
+                "no {family} EndpointSlice; connections to {family} addresses are rejected"
+            ),
             severity: Severity::Note,
         });
     }
@@ -253,7 +255,10 @@ fn orphans(slices: &[Arc<Slice>], family: Family, issues: &mut Vec<Issue>) {
             .map(|slice| Issue {
                 object: ObjectKey::Slice(slice.key.clone()),
                 field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
-                message: format!("there is no Service {} with a cluster IP", slice.service),
+                message: format!(
+                    "Service {} does not exist or has no cluster IP",
+                    slice.service
+                ),
                 severity: Severity::Note,
             }),
     );
@@ -267,7 +272,7 @@ fn duplicates(gathered: &Gathered<'_>, issues: &mut Vec<Issue>) {
     let socket = format_socket(first.endpoint.ip, first.port);
     let others = match gathered.duplicates.len() - 1 {
         0 => String::new(),
-        more => format!(" (and {more} more like it)"),
+        more => format!(" (and {more} more endpoints)"),
     };
     issues.push(Issue {
         object: ObjectKey::Slice(first.slice.key.clone()),

@@ -678,7 +678,7 @@ fn a_delta_carries_the_trigger_times_of_its_own_changes() {
 }
 
 #[test]
-fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
+fn a_service_without_slices_and_a_slice_without_its_service_are_reported() {
     let mut scene = Scene::new();
     scene
         .service(service("ns/lonely"))
@@ -695,9 +695,9 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
     assert_eq!(
         issues,
         [
-            "Service ns/lonely: EndpointSlices: there is no IPv4 EndpointSlice; its IPv4 addresses reject",
+            "Service ns/lonely: EndpointSlices: no IPv4 EndpointSlice; connections to IPv4 addresses are rejected",
             "EndpointSlice ns/stray: metadata.labels[kubernetes.io/service-name]: \
-             there is no Service ns/nobody with a cluster IP",
+             Service ns/nobody does not exist or has no cluster IP",
         ]
     );
     assert_eq!(scene.answer("ns/lonely", ClusterIp), "reject");

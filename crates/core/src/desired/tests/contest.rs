@@ -49,7 +49,7 @@ fn the_older_service_keeps_an_external_ip_whoever_arrives_first() {
              receives its traffic; decided by age (the Service created first)"
         );
 
-        // When the holder goes, the other takes over in the same step, and complains no more.
+        // When the holder goes, the other takes over in the same step, and has no issue any more.
         let delta = scene.no_service("ns/z").step();
         assert_eq!(delta.families.v4.changes.len(), 2);
         assert!(!scene.frontend("ns/a", ExternalIp).shadowed);

@@ -22,8 +22,8 @@ enum Deed {
     Node(Node),
     Cidr(&'static str, &'static [&'static str]),
     NoCidr(&'static str),
-    /// Somebody looks.
-    Look,
+    /// An update.
+    Update,
 }
 
 const SERVICES: [&str; 4] = ["ns/a", "ns/b", "ns/c", "other/a"];
@@ -151,7 +151,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
         1 => nodes.prop_map(Deed::Node),
         1 => select(&["x", "y"][..]).prop_map(|name| Deed::Cidr(name, &["10.96.0.0/16", "fd00::/112"])),
         1 => select(&["x", "y"][..]).prop_map(Deed::NoCidr),
-        4 => Just(Deed::Look),
+        4 => Just(Deed::Update),
     ]
 }
 
@@ -175,12 +175,12 @@ fn event(deed: &Deed) -> Option<Event> {
             cidrs: cidrs.iter().map(|net| net.parse().unwrap()).collect(),
         })),
         Deed::NoCidr(name) => gone(ObjectKey::ServiceCidr(name.into())),
-        Deed::Look => return None,
+        Deed::Update => return None,
     })
 }
 
-/// Everything an outsider can see of a picture.
-fn picture(scene: &Scene) -> String {
+/// Everything that is visible of a desired state.
+fn visible(scene: &Scene) -> String {
     let families = Family::ALL.map(|family| {
         let health: Vec<_> = SERVICES
             .map(|key| scene.desired.health_check(family, &service_key(key)))
@@ -226,11 +226,11 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
     scene
 }
 
-/// Plays the deeds, checking every delta against the pictures around it.
+/// Plays the deeds, checking every delta against the states before and after it.
 fn play(deeds: &[Deed]) -> Scene {
     let mut scene = Scene::with(settings());
     let mut mirror: PerFamily<BTreeMap<PortKey, Arc<Exposure>>> = PerFamily::default();
-    for deed in deeds.iter().chain([&Deed::Look]) {
+    for deed in deeds.iter().chain([&Deed::Update]) {
         if let Some(event) = event(deed) {
             scene.tracker.on(event);
             assert_eq!(
@@ -311,14 +311,14 @@ proptest! {
     #[test]
     fn incremental_equals_from_scratch(deeds in prop::collection::vec(deeds(), 0..60)) {
         let lived = play(&deeds);
-        prop_assert_eq!(picture(&lived), picture(&from_scratch(&deeds, false)));
+        prop_assert_eq!(visible(&lived), visible(&from_scratch(&deeds, false)));
     }
 
     #[test]
     fn the_order_of_arrival_does_not_matter(deeds in prop::collection::vec(deeds(), 0..40)) {
         prop_assert_eq!(
-            picture(&from_scratch(&deeds, false)),
-            picture(&from_scratch(&deeds, true))
+            visible(&from_scratch(&deeds, false)),
+            visible(&from_scratch(&deeds, true))
         );
     }
 
@@ -353,7 +353,7 @@ proptest! {
             }
         }
         scene.step();
-        prop_assert_eq!(picture(&scene), picture(&from_scratch(&deeds, false)));
+        prop_assert_eq!(visible(&scene), visible(&from_scratch(&deeds, false)));
     }
 
     #[test]
@@ -362,7 +362,7 @@ proptest! {
         detour in prop::collection::vec(deeds(), 1..20),
     ) {
         let mut scene = play(&base);
-        let detour: Vec<_> = detour.into_iter().filter(|d| !matches!(d, Deed::Look | Deed::Node(_))).collect();
+        let detour: Vec<_> = detour.into_iter().filter(|d| !matches!(d, Deed::Update | Deed::Node(_))).collect();
         for event in detour.iter().filter_map(event) {
             scene.tracker.on(event);
         }
@@ -379,13 +379,13 @@ proptest! {
             };
             last.insert(key, event);
         }
-        let before = picture(&scene);
+        let before = visible(&scene);
         for event in last.into_values() {
             scene.tracker.on(event);
         }
         prop_assert_eq!(scene.tracker.pending_counts(), (0, 0), "struck out");
         prop_assert!(scene.step().is_empty());
-        prop_assert_eq!(before, picture(&scene));
+        prop_assert_eq!(before, visible(&scene));
     }
 
     #[test]
@@ -415,7 +415,7 @@ proptest! {
     fn absorbed_deltas_lead_to_the_same_place(deeds in prop::collection::vec(deeds(), 0..40)) {
         let mut scene = Scene::with(settings());
         let mut kept: PerFamily<FamilyDelta> = PerFamily::default();
-        for deed in deeds.iter().chain([&Deed::Look]) {
+        for deed in deeds.iter().chain([&Deed::Update]) {
             match event(deed) {
                 Some(event) => { scene.tracker.on(event); }
                 None => {
