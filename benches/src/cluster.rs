@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferrule_core::issue::Kind;
-use ferrule_core::model::{Service, Slice, SliceEndpoint};
+use ferrule_core::model::{Port, Protocol, Service, ServicePort, Slice, SliceEndpoint};
 use ferrule_core::testing::ep;
 use ferrule_core::track::{Event, Object};
 
@@ -18,6 +18,22 @@ pub fn service(n: u32) -> Service {
     Service {
         created: i64::from(n),
         ..ferrule_core::testing::service(&key).at(address(10, 96, n))
+    }
+}
+
+/// Service number `n` with `size` ports and `size` external IPs, which begin at number `first`.
+pub fn many_addresses(n: u32, first: u32, size: u32) -> Service {
+    Service {
+        external_ips: (first..first + size).map(|i| address(198, 18, i)).collect(),
+        ports: (0..size)
+            .map(|i| ServicePort {
+                name: format!("port-{i}").into(),
+                protocol: Protocol::Tcp,
+                port: Port::new(i64::from(1000 + i)).expect("ports begin at 1000"),
+                node_port: None,
+            })
+            .collect(),
+        ..service(n)
     }
 }
 

@@ -104,10 +104,7 @@ pub trait Objects {
 
     /// Other settings, from the next step on.
     fn settings(&mut self, settings: Settings) -> &mut Self {
-        let cluster = self.cluster();
-        cluster.settings = settings.clone();
-        cluster.desired.set_settings(settings);
-        cluster.tracker.touch();
+        self.cluster().settings = settings;
         self
     }
 }
@@ -161,10 +158,15 @@ impl Cluster {
         self.tracker.take()
     }
 
-    /// Brings what is desired up to date.
+    /// Brings the desired state up to date.
     pub fn step(&mut self) -> Delta {
         let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes)
+        let mut delta = self.desired.update(&self.tracker, changes);
+        let settings = self.settings.clone();
+        let later = self.desired.reconfigure(&self.tracker, settings).families;
+        delta.families.v4.absorb(later.v4);
+        delta.families.v6.absorb(later.v6);
+        delta
     }
 
     /// The IPv4 exposure of a Service's port `http`.

@@ -64,7 +64,8 @@ impl<'a> ClusterView<'a> {
                 "note: there is no Node {node}: its zone and address are unknown"
             ));
         }
-        let issues = self.tracker.issues().chain(self.desired.issues());
+        let met = self.desired.issues();
+        let issues = self.tracker.issues().chain(&met);
         lines.extend(issues.map(|issue: &Issue| match issue.severity {
             Severity::Note => format!("note: {issue}"),
             Severity::Warning => format!("warning: {issue}"),

@@ -1,10 +1,13 @@
 //! What a cluster means on this node.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::facts::DetectLocal;
-use crate::issue::Severity;
+use crate::issue::{Kind, Severity};
 use crate::model::{Protocol, ServiceType};
 use crate::testing::*;
+use crate::track::{Event, Object};
 
 mod contest;
 mod laws;
@@ -345,18 +348,28 @@ proptest::proptest! {
     }
 }
 
+/// Where tracked flows of an exposure may lead: what decides whether they are stale.
+fn flows(exposure: Option<&Exposure>) -> BTreeMap<(Option<IpAddr>, Port), Vec<(IpAddr, Port)>> {
+    let udp = exposure.filter(|exposure| exposure.key.protocol == Protocol::Udp);
+    udp.into_iter()
+        .flat_map(|exposure| {
+            let backends = exposure.udp_backends.to_vec();
+            let addresses = exposure
+                .holding()
+                .map(|frontend| (frontend.ip, frontend.port));
+            addresses.map(move |address| (address, backends.clone()))
+        })
+        .collect()
+}
+
 #[test]
 fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
     let mut scene = Cluster::new();
     let stale = |scene: &mut Cluster| {
         let delta = scene.step();
         assert_eq!(delta.families.v4.changes.len(), 1);
-        delta
-            .families
-            .v4
-            .changes
-            .values()
-            .all(Change::makes_flows_stale)
+        let change = delta.families.v4.changes.values().next().unwrap();
+        flows(change.before.as_deref()) != flows(change.after.as_deref())
     };
     scene
         .service(service("ns/a").udp())
@@ -480,21 +493,42 @@ fn new_settings_redraw_what_they_concern() {
     scene
         .service(service("ns/a").external_ips(&["198.51.100.7"]))
         .step();
-    scene.desired.set_settings(Settings {
+    let all = || Settings {
         masquerade_all: true,
         ..Settings::default()
-    });
-    let delta = scene.step();
+    };
+    let delta = scene.desired.reconfigure(&scene.tracker, all());
     assert_eq!(delta.families.v4.changed().count(), 1);
+    assert!(delta.families.v4.facts);
     assert_eq!(
         scene.frontend("ns/a", ClusterIp).masquerade,
         Masquerade::Always
     );
-    scene.desired.set_settings(Settings {
+    let facts = scene.desired.facts(Family::V4);
+    assert_eq!(facts.cluster_ip_masquerade, Masquerade::Always);
+    let again = scene.desired.reconfigure(&scene.tracker, all());
+    assert!(again.is_empty());
+    assert!(scene.step().is_empty());
+}
+
+#[test]
+fn new_settings_before_the_first_lists_wait_for_them() {
+    let mut tracker = Tracker::new(at(1000));
+    let mut desired = Desired::new(Settings::default());
+    tracker.on(put(Object::Service(service("ns/a"))));
+    let settings = Settings {
         masquerade_all: true,
         ..Settings::default()
-    });
-    assert!(scene.step().is_empty());
+    };
+    assert!(desired.reconfigure(&tracker, settings).is_empty());
+    for kind in Kind::ALL {
+        tracker.on(Event::Listed(kind));
+    }
+    let changes = tracker.take().unwrap();
+    let delta = desired.update(&tracker, changes);
+    assert_eq!(delta.families.v4.changed().count(), 1);
+    let exposure = desired.exposure(Family::V4, &http("ns/a")).unwrap();
+    assert_eq!(exposure.frontends[0].masquerade, Masquerade::Always);
 }
 
 /// A scene that recognises pods by the Node's pod networks.
@@ -576,6 +610,17 @@ fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
     );
 }
 
+/// The endpoints that are on one side of a change only: those that came, those that went.
+fn endpoints(change: &Change) -> (Vec<Endpoint>, Vec<Endpoint>) {
+    let list = |side: &Option<Arc<Exposure>>| side.as_ref().unwrap().endpoints.to_vec();
+    let (before, after) = (list(&change.before), list(&change.after));
+    let missing = |from: &[Endpoint], list: &[Endpoint]| {
+        let missing = list.iter().filter(|endpoint| !from.contains(endpoint));
+        missing.copied().collect()
+    };
+    (missing(&before, &after), missing(&after, &before))
+}
+
 #[test]
 fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
     let mut scene = Cluster::new();
@@ -593,14 +638,14 @@ fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
         .slice(slice("ns/a-1", "ns/a", &thousand(Some("10.1.2.255"))))
         .step();
     assert_eq!(delta.families.v4.changes.len(), 1);
-    let (added, removed) = delta.families.v4.changes[&http("ns/a")].endpoints();
+    let (added, removed) = endpoints(&delta.families.v4.changes[&http("ns/a")]);
     assert_eq!(
         added.iter().map(|e| e.ip).collect::<Vec<_>>(),
         [ip("10.1.2.255")]
     );
     assert_eq!(removed, []);
     let delta = scene.slice(slice("ns/a-1", "ns/a", &thousand(None))).step();
-    let (added, removed) = delta.families.v4.changes[&http("ns/a")].endpoints();
+    let (added, removed) = endpoints(&delta.families.v4.changes[&http("ns/a")]);
     assert_eq!((added.len(), removed.len()), (0, 1));
 }
 
@@ -608,21 +653,18 @@ fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
 fn a_delta_that_was_not_applied_merges_with_the_next() {
     let mut scene = Cluster::new();
     scene.service(service("ns/a"));
-    let mut kept = scene.step();
-    kept.absorb(
-        scene
-            .slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1")]))
-            .step(),
-    );
-    let change = &kept.families.v4.changes[&http("ns/a")];
+    let mut kept = scene.step().families.v4;
+    scene.slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1")]));
+    kept.absorb(scene.step().families.v4);
+    let change = &kept.changes[&http("ns/a")];
     assert_eq!(change.before, None);
     assert_eq!(change.after.as_ref().unwrap().endpoints.len(), 1);
-    kept.absorb(scene.no_service("ns/a").step());
-    assert!(kept.families.v4.changes.is_empty(), "it came and went");
+    kept.absorb(scene.no_service("ns/a").step().families.v4);
+    assert!(kept.changes.is_empty(), "it came and went");
 }
 
 #[test]
-fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
+fn a_delta_carries_the_trigger_times_of_its_own_changes() {
     let mut scene = Cluster::new();
     let mut send = |address: &str, trigger| {
         let object = crate::track::Object::Slice(slice("ns/a-1", "ns/a", &[ep(address)]));
@@ -633,13 +675,13 @@ fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
         });
         scene.step()
     };
-    let mut kept = send("10.1.0.1", 2000);
-    kept.absorb(send("10.1.0.2", 2001));
-    assert_eq!(kept.triggers[&service_key("ns/a")], [at(2000), at(2001)]);
+    let (first, second) = (send("10.1.0.1", 2000), send("10.1.0.2", 2001));
+    assert_eq!(first.triggers[&service_key("ns/a")], [at(2000)]);
+    assert_eq!(second.triggers[&service_key("ns/a")], [at(2001)]);
 }
 
 #[test]
-fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
+fn a_service_without_slices_and_a_slice_without_its_service_are_reported() {
     let mut scene = Cluster::new();
     scene
         .service(service("ns/lonely"))
@@ -650,15 +692,15 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
     let issues: Vec<_> = scene
         .desired
         .issues()
-        .into_iter()
+        .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
         issues,
         [
-            "Service ns/lonely: EndpointSlices: there is no IPv4 EndpointSlice; its IPv4 addresses reject",
+            "Service ns/lonely: EndpointSlices: no IPv4 EndpointSlice; connections to IPv4 addresses are rejected",
             "EndpointSlice ns/stray: metadata.labels[kubernetes.io/service-name]: \
-             there is no Service ns/nobody with a cluster IP",
+             Service ns/nobody does not exist or has no cluster IP",
         ]
     );
     assert_eq!(scene.answer("ns/lonely", ClusterIp), "reject");
@@ -667,7 +709,7 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
         .service(service("ns/nobody").cluster_ip("10.96.0.3"))
         .slice(slice("ns/lonely-1", "ns/lonely", &[]))
         .step();
-    assert_eq!(scene.desired.issues(), [] as [&Issue; 0]);
+    assert_eq!(scene.desired.issues(), [] as [Issue; 0]);
 }
 
 #[test]

@@ -233,10 +233,7 @@ fn nft_011_marks_are_listed_with_eight_digits() {
         );
         everything(&mut scene);
         for (bit, text) in [(14, "0x00004000"), (0, "0x00000001"), (30, "0x40000000")] {
-            scene.options(Options {
-                mark: 1 << bit,
-                ..Options::default()
-            });
+            scene.options(Options { mark: 1 << bit });
             scene.step();
             let listed = listed(family);
             assert_eq!(

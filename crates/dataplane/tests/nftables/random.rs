@@ -195,6 +195,7 @@ fn settings(family: Family, which: u8) -> Settings {
         detect_local,
         node_port_addresses: NodePortAddresses::parse(node_ports).unwrap(),
         allow_external_ips: which != 6,
+        masquerade_all: which == 4,
         ..Settings::default()
     }
 }
@@ -246,7 +247,6 @@ pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) 
         Happening::Options(which) => {
             scene.options(Options {
                 mark: 1 << (which + 13),
-                masquerade_all: *which == 2,
             });
         }
     }

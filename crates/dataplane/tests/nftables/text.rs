@@ -74,11 +74,12 @@ fn every_way_to_know_pods_and_node_ports_loads() {
 #[test]
 fn other_marks_and_masquerading_everything_load() {
     both(|family| {
-        let mut scene = Scene::new(family);
-        scene.options = Options {
-            mark: 1 << 31,
+        let settings = Settings {
             masquerade_all: true,
+            ..Settings::default()
         };
+        let mut scene = Scene::with(family, settings);
+        scene.options = Options { mark: 1 << 31 };
         everything(&mut scene);
         assert!(scene.text().contains("0x80000000"));
         loads_as_programmed(&mut scene);

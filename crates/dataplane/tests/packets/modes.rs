@@ -50,7 +50,7 @@ impl Mode {
     }
 }
 
-/// What the administrator decides, in every mode.
+/// What the administrator decides, in every mode. `masquerade_all` is a setting of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Knobs {
     pub mark: u32,
@@ -67,10 +67,7 @@ impl Default for Knobs {
 }
 
 fn open_nftables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
-    let options = nftables::Options {
-        mark: knobs.mark,
-        masquerade_all: knobs.masquerade_all,
-    };
+    let options = nftables::Options { mark: knobs.mark };
     Ok(Box::new(Nftables::open(family, options)?))
 }
 
@@ -94,7 +91,6 @@ fn iptables(flavour: Flavour, family: Family, knobs: Knobs) -> io::Result<Iptabl
         }
         XtError::Locked { .. } | XtError::Refused { .. } => io::Error::other(error),
     })?;
-    // Here `masquerade_all` is among the settings of the cluster.
     let options = iptables::Options {
         mark: knobs.mark,
         ..iptables::Options::default()
