@@ -282,7 +282,7 @@ fn issues_follow_their_object() {
 
 #[test]
 fn an_undecodable_object_stays_as_it_was() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a")).step();
     let key = ObjectKey::Service(service_key("ns/a"));
     let issue = Issue {

@@ -163,7 +163,7 @@ fn a_loser_that_changes_leaves_its_many_rivals_alone() {
 }
 
 /// What is reported about the addresses of a Service, as `severity: message`.
-fn reported(scene: &Scene, service: &str) -> Vec<String> {
+fn reported(scene: &Cluster, service: &str) -> Vec<String> {
     let issues = scene.desired.issues().into_iter();
     issues
         .filter(|issue| issue.object == ObjectKey::Service(service_key(service)))
@@ -174,7 +174,7 @@ fn reported(scene: &Scene, service: &str) -> Vec<String> {
 
 #[test]
 fn an_older_service_edited_to_name_a_held_address_takes_it_and_both_are_told() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let old = |external| claims("ns/old", "10.96.0.1", 100, external);
     scene
         .service(old("198.51.100.1"))
@@ -200,7 +200,7 @@ fn an_older_service_edited_to_name_a_held_address_takes_it_and_both_are_told() {
         ]
     );
     // A proxy that starts now knows nothing of what was before, and decides the same.
-    let mut restarted = Scene::new();
+    let mut restarted = Cluster::new();
     restarted
         .service(claims("ns/young", "10.96.0.2", 200, "198.51.100.7"))
         .service(old("198.51.100.7"))
@@ -215,7 +215,7 @@ fn an_older_service_edited_to_name_a_held_address_takes_it_and_both_are_told() {
 
 #[test]
 fn an_issue_names_the_rule_that_decided() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut balanced = service("ns/c")
         .cluster_ip("10.96.0.3")
         .load_balancer(&["198.51.100.7"]);
@@ -279,7 +279,7 @@ fn many_addresses(key: &str, created: i64, first: usize, size: usize) -> Service
 fn arrive_and_leave(size: usize, contested: bool) -> std::time::Duration {
     let second = if contested { 0 } else { size };
     let run = || {
-        let mut scene = Scene::new();
+        let mut scene = Cluster::new();
         let start = std::time::Instant::now();
         scene.service(many_addresses("ns/a", 2, 0, size)).step();
         scene
@@ -304,12 +304,12 @@ fn sharing_every_address_costs_little_more_than_sharing_none() {
 
 #[test]
 fn a_few_lost_addresses_are_listed_and_the_rest_are_counted() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(many_addresses("ns/a", 2, 0, 20))
         .service(many_addresses("ns/b", 1, 0, 20))
         .step();
-    let about = |scene: &Scene, key: &str, severity: Severity| -> Vec<String> {
+    let about = |scene: &Cluster, key: &str, severity: Severity| -> Vec<String> {
         let issues = scene.desired.issues().into_iter();
         issues
             .filter(|issue| issue.object == ObjectKey::Service(service_key(key)))
@@ -349,7 +349,7 @@ fn a_few_lost_addresses_are_listed_and_the_rest_are_counted() {
 
 #[test]
 fn one_port_of_many_that_moves_leaves_the_others_alone() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut moving = many_addresses("ns/a", 1, 0, 20);
     scene
         .service(moving.clone())
