@@ -64,7 +64,7 @@ impl Known {
         self.desired.update(&self.tracker, changes);
     }
 
-    /// Hears of one slice that changed, and programs that.
+    /// Receives one slice that changed, and programs that.
     fn hear_change(&mut self, n: u32, dataplane: Option<&mut Nftables<Recorder>>) {
         // Every other change adds an endpoint, the others replace one.
         let object = Object::Slice(slice(n * 3 % SERVICES, 2 + n));

@@ -27,7 +27,7 @@ mod tests;
 mod text;
 
 pub use apply::Nftables;
-pub use ferrule_kernel::nft::text::Unsayable;
+pub use ferrule_kernel::nft::text::NoSyntax;
 pub use text::text;
 
 /// What the administrator decides about the rules.

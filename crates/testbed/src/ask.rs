@@ -49,7 +49,7 @@ pub enum Answer {
         /// The address that it saw.
         seen: IpAddr,
     },
-    /// Somebody said by ICMP that the port cannot be reached.
+    /// An ICMP error: port unreachable.
     Refused,
     /// The connection was reset: it arrived where nobody listens.
     Reset,
@@ -99,7 +99,7 @@ impl Ask {
         Asked::begin(self, place).wait(PATIENCE)
     }
 
-    /// Asks again and again until a pod answers, with more patience each time: on a busy machine
+    /// Asks again and again until a pod answers, with a longer timeout each time: on a busy machine
     /// every answer may come late.
     pub fn until_served(self, place: &Place) {
         for patience in 1..40 {
@@ -136,7 +136,7 @@ impl Ask {
 struct Asked {
     ask: Ask,
     open: Open,
-    /// Hears refusals.
+    /// Receives ICMP errors.
     icmp: UdpSocket,
 }
 
@@ -203,7 +203,7 @@ impl Asked {
         Some(served(&text))
     }
 
-    /// A refused connection is one of ICMP if that is heard within a moment.
+    /// A refused connection is one of ICMP if that arrives within a moment.
     fn hears_icmp(&self) -> bool {
         (0..20).any(|_| {
             thread::sleep(Duration::from_millis(1));
@@ -211,7 +211,7 @@ impl Asked {
         })
     }
 
-    /// Whether ICMP said that our port cannot be reached.
+    /// Whether an ICMP error says that our port is unreachable.
     fn is_refused(&self) -> bool {
         std::iter::from_fn(|| receive(&self.icmp)).any(|message| self.refuses(&message))
     }

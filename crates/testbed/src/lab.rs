@@ -112,7 +112,7 @@ impl Lab {
         self.node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),
-            // Every refusal is heard, not six and then one per second.
+            // Every refusal is received, not six and then one per second.
             ("ipv4/icmp_ratelimit", "0"),
             ("ipv6/icmp/ratelimit", "0"),
         ]);

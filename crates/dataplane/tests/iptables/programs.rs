@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::{ApplyError, Dataplane as _};
+use ferrule_dataplane::{ApplyError, Dataplane};
 use ferrule_kernel::xt::{Flavour, Table};
 
 use crate::faults::{programs, put, scene, variant};
@@ -71,7 +71,8 @@ fn ipt_009_a_look_that_failed_is_not_taken_for_absence() {
                 "kill -9 $$".to_owned(),
             ] {
                 put(folder.path(), "iptables-save", &failure);
-                scene.try_whole().expect_err(&failure);
+                let error = scene.try_whole().expect_err(&failure);
+                assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
                 assert_eq!(writes(), written, "{failure}");
                 assert_eq!(scene.saved(), before, "{failure}");
             }
@@ -91,7 +92,7 @@ fn ipt_009_a_chain_that_is_absent_is_told_from_one_that_cannot_be_looked_at() {
     for flavour in FLAVOURS {
         in_namespace(move || {
             let folder = programs(flavour, "exec $REAL \"$@\" < $INPUT");
-            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4));
+            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4), &[]);
             let xt = xt.unwrap();
             assert!(xt.list(Table::Mangle, "NOWHERE").unwrap().is_none());
             assert!(xt.list(Table::Nat, "POSTROUTING").unwrap().is_some());

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferrule_core::model::{Family, Port, Protocol, ServiceKey, TrafficPolicy};
-use ferrule_dataplane::Dataplane as _;
+use ferrule_dataplane::Dataplane;
 use ferrule_kernel::xt::Flavour;
 
 use crate::support::*;
