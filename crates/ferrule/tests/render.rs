@@ -1,12 +1,7 @@
 //! `ferrule render` as people and scripts run it; the real kernel is asked in a network of its own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests run programs")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says when it cannot run"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::io;
