@@ -348,18 +348,14 @@ proptest::proptest! {
     }
 }
 
-/// Where tracked flows of an exposure may lead: what decides whether they are stale.
-fn flows(exposure: Option<&Exposure>) -> BTreeMap<(Option<IpAddr>, Port), Vec<(IpAddr, Port)>> {
+/// The addresses of a UDP exposure, and the backends behind each: what decides whether tracked
+/// flows are stale.
+fn flows(exposure: Option<&Exposure>) -> (Vec<Address>, Vec<(IpAddr, Port)>) {
     let udp = exposure.filter(|exposure| exposure.key.protocol == Protocol::Udp);
-    udp.into_iter()
-        .flat_map(|exposure| {
-            let backends = exposure.udp_backends.to_vec();
-            let addresses = exposure
-                .holding()
-                .map(|frontend| (frontend.ip, frontend.port));
-            addresses.map(move |address| (address, backends.clone()))
-        })
-        .collect()
+    udp.map_or_else(Default::default, |exposure| {
+        let addresses = exposure.holding().map(|held| exposure.address(held));
+        (addresses.collect(), exposure.udp_backends.to_vec())
+    })
 }
 
 #[test]

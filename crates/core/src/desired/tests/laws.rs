@@ -416,13 +416,12 @@ proptest! {
         let mut scene = Cluster::with(settings());
         let mut kept: PerFamily<FamilyDelta> = PerFamily::default();
         for deed in deeds.iter().chain([&Deed::Update]) {
-            match event(deed) {
-                Some(event) => { scene.tracker.on(event); }
-                None => {
-                    let delta = scene.step().families;
-                    kept.v4.absorb(delta.v4);
-                    kept.v6.absorb(delta.v6);
-                }
+            if let Some(event) = event(deed) {
+                scene.tracker.on(event);
+            } else {
+                let delta = scene.step().families;
+                kept.v4.absorb(delta.v4);
+                kept.v6.absorb(delta.v6);
             }
         }
         for family in Family::ALL {
