@@ -3,39 +3,37 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferrule_core::issue::Kind;
-use ferrule_core::model::{
-    Family, PerFamily, Port, Protocol, Service, ServiceKey, ServicePort, ServiceType, Slice,
-    SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
-};
+use ferrule_core::model::{Port, Protocol, Service, ServicePort, Slice, SliceEndpoint};
+use ferrule_core::testing::ep;
 use ferrule_core::track::{Event, Object};
+
+pub use ferrule_core::testing::put;
 
 /// The number of endpoints of each Service.
 pub const ENDPOINTS: u32 = 10;
 
 /// Service number `n`: a cluster IP, one TCP port.
 pub fn service(n: u32) -> Service {
+    let key = format!("{}/service-{n}", namespace(n));
     Service {
-        key: key(n),
         created: i64::from(n),
-        kind: ServiceType::ClusterIp,
-        cluster_ips: PerFamily {
-            v4: Some(address(10, 96, n)),
-            v6: None,
-        },
-        external_ips: Box::default(),
-        load_balancer_ips: Box::default(),
-        source_ranges: Box::default(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy_field: TrafficPolicy::Cluster,
-        health_check_field: None,
-        affinity_seconds: None,
-        ports: [ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: port(80),
-            node_port: None,
-        }]
-        .into(),
+        ..ferrule_core::testing::service(&key).at(address(10, 96, n))
+    }
+}
+
+/// Service number `n` with `size` ports and `size` external IPs, which begin at number `first`.
+pub fn many_addresses(n: u32, first: u32, size: u32) -> Service {
+    Service {
+        external_ips: (first..first + size).map(|i| address(198, 18, i)).collect(),
+        ports: (0..size)
+            .map(|i| ServicePort {
+                name: format!("port-{i}").into(),
+                protocol: Protocol::Tcp,
+                port: Port::new(i64::from(1000 + i)).expect("ports begin at 1000"),
+                node_port: None,
+            })
+            .collect(),
+        ..service(n)
     }
 }
 
@@ -56,37 +54,14 @@ pub fn slice_with(n: u32, edition: u32, endpoints: u32) -> Slice {
             0 if edition >= 2 => address(172, 16, edition),
             _ => address(100, 64, first + i),
         };
-        SliceEndpoint {
-            ip,
-            local,
-            ready: true,
-            serving: true,
-            terminating: false,
-            node_hint: None,
-            zone_hints: None,
-        }
+        SliceEndpoint { local, ..ep(ip) }
     });
-    Slice {
-        key: SliceKey::new(&namespace(n), &format!("service-{n}-x7k2p")),
-        service: key(n),
-        family: Family::V4,
-        ports: [SlicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: port(8080),
-        }]
-        .into(),
-        endpoints: endpoints.collect(),
-    }
-}
-
-/// The event that says what an object looks like.
-pub fn put(object: Object) -> Event {
-    Event::Put {
-        object,
-        issues: Vec::new(),
-        trigger: None,
-    }
+    let key = format!("{}/service-{n}", namespace(n));
+    ferrule_core::testing::slice(
+        &format!("{key}-x7k2p"),
+        &key,
+        &endpoints.collect::<Vec<_>>(),
+    )
 }
 
 /// The whole life of a cluster up to its complete first lists, with [`ENDPOINTS`].
@@ -112,16 +87,8 @@ pub fn events_with(services: u32, endpoints: u32) -> impl Iterator<Item = Event>
         .chain(list(Kind::EndpointSlice, slices))
 }
 
-fn key(n: u32) -> ServiceKey {
-    ServiceKey::new(&namespace(n), &format!("service-{n}"))
-}
-
 fn namespace(n: u32) -> String {
     format!("team-{}", n % 97)
-}
-
-fn port(number: i64) -> Port {
-    Port::new(number).expect("the bench uses real ports")
 }
 
 fn address(a: u8, b: u8, n: u32) -> IpAddr {

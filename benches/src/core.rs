@@ -41,6 +41,7 @@ pub fn run(sizes: &[u32], colds: usize, changes: u32) {
         );
     }
     memory(10_000);
+    crate::contest::run(&[40, 80, 120, 200]);
 }
 
 /// Changes of one slice in clusters of all sizes, taken in turns so that whatever else the machine

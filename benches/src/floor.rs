@@ -1,4 +1,4 @@
-//! The least that the kernel must be told: flat maps of the same Services, straight as messages.
+//! The least that the kernel must receive: flat maps of the same Services, straight as messages.
 //!
 //! No desired state, no drawing, no comparison. What ferrule takes longer than this is its own.
 

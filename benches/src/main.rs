@@ -11,6 +11,7 @@
 
 mod check;
 mod cluster;
+mod contest;
 mod core;
 mod floor;
 mod memory;

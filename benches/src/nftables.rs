@@ -1,6 +1,6 @@
 //! Desired state → nftables, committed by the real kernel, in networks of their own.
 //!
-//! Everything at once beside the least that the kernel must be told, one changed endpoint from
+//! Everything at once beside the least that the kernel must receive, one changed endpoint from
 //! event to commit while changes are listened to, and a start over what is already right. Sizes take turns, so that whatever
 //! else the machine does falls on all of them alike.
 
@@ -215,7 +215,7 @@ impl World {
     }
 
     /// From event to commit.
-    fn hear(&mut self, event: Event) -> Outcome<Duration> {
+    fn receive(&mut self, event: Event) -> Outcome<Duration> {
         let start = Instant::now();
         self.tracker.on(event);
         let Some(changes) = self.tracker.take() else {
@@ -235,7 +235,7 @@ impl World {
 
     fn addresses(&mut self, turns: Range<u32>) -> Outcome<Vec<Duration>> {
         turns
-            .map(|turn| self.hear(self.edition(turn, 2 + 2 * turn)))
+            .map(|turn| self.receive(self.edition(turn, 2 + 2 * turn)))
             .collect()
     }
 
@@ -244,9 +244,9 @@ impl World {
         let mut times = Vec::new();
         for turn in turns {
             // So that only the number changes from here on.
-            self.hear(self.edition(turn, 0))?;
-            times.push(self.hear(self.edition(turn, 1))?);
-            times.push(self.hear(self.edition(turn, 0))?);
+            self.receive(self.edition(turn, 0))?;
+            times.push(self.receive(self.edition(turn, 1))?);
+            times.push(self.receive(self.edition(turn, 0))?);
         }
         Ok(times)
     }

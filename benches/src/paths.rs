@@ -16,6 +16,7 @@ use ferrule_kernel::nft::Nft;
 use ferrule_kernel::recorder::{Recorder, Script};
 
 use crate::cluster::{events, put, slice};
+use crate::contest::Pair;
 
 /// Services in each path's cluster.
 const SERVICES: u32 = 1_000;
@@ -23,9 +24,10 @@ const SERVICES: u32 = 1_000;
 const CHANGES: u32 = 200;
 
 /// All paths by name, in the order of the flow.
-pub const ALL: [(&str, fn()); 4] = [
+pub const ALL: [(&str, fn()); 5] = [
     ("core: first lists", first_lists),
     ("core: changed slices", changed_slices),
+    ("core: contested addresses", contested_addresses),
     ("nftables: everything", nftables_everything),
     ("nftables: changed slices", nftables_changed_slices),
 ];
@@ -64,7 +66,7 @@ impl Known {
         self.desired.update(&self.tracker, changes);
     }
 
-    /// Hears of one slice that changed, and programs that.
+    /// Receives one slice that changed, and programs that.
     fn hear_change(&mut self, n: u32, dataplane: Option<&mut Nftables<Recorder>>) {
         // Every other change adds an endpoint, the others replace one.
         let object = Object::Slice(slice(n * 3 % SERVICES, 2 + n));
@@ -101,6 +103,15 @@ fn first_lists() {
 fn changed_slices() {
     let mut known = Known::everything();
     measured(|| (0..CHANGES).for_each(|n| known.hear_change(n, None)));
+}
+
+/// Two Services of 60 ports × 60 external IPs, all of which they share.
+fn contested_addresses() {
+    let mut pair = Pair::new(60, true);
+    measured(|| {
+        pair.arrive();
+        pair.leave();
+    });
 }
 
 fn nftables_everything() {

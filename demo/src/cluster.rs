@@ -1,4 +1,4 @@
-//! The cluster as ferrule is told about it: a folder of manifests, changed as a control plane would.
+//! The cluster as ferrule reads it: a folder of manifests, changed as a control plane would.
 
 use std::fmt::Write as _;
 use std::fs;

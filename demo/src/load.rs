@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns};
 use crate::stage;
 
 /// Nothing here takes so long; a lost packet is sent again after one second.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two requests of a client. More would wear out its ports within the show.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -118,8 +118,8 @@ fn enter(client: &Client) -> Result<()> {
 
 /// Asks once; the name of whoever answered.
 pub fn ask(to: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {to}\r\n\r\n")?;
     let mut answer = Vec::new();
     let mut part = [0; 1024];

@@ -37,11 +37,11 @@ enum Cli {
         /// Folder with a Node and a Service
         #[arg(long)]
         manifests: PathBuf,
-        /// Stay afterwards
+        /// Keep running afterwards
         #[arg(long)]
         keep: bool,
     },
-    /// One pod: a server that tells its name
+    /// One pod: a server that answers with its name
     Pod { name: String },
 }
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Without this the first process of a PID namespace hears no signal but the one that kills.
+/// Without this the first process of a PID namespace receives no signal but the one that kills.
 fn end_on_signals() {
     std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! What ferrule tells about itself at `/metrics`.
+//! What ferrule exposes at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ pub struct Metrics(BTreeMap<String, f64>);
 impl Metrics {
     /// Asks for them.
     pub fn fetch() -> Result<Self> {
-        let answer = get(10249, "/metrics").context("ferrule does not tell its metrics")?;
+        let answer = get(10249, "/metrics").context("ferrule does not serve its metrics")?;
         Ok(Self::parse(&answer))
     }
 
@@ -34,7 +34,7 @@ impl Metrics {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// Changes of endpoints that it heard of.
+    /// Changes of endpoints that it received.
     pub fn changes(&self) -> f64 {
         self.get(CHANGES)
     }

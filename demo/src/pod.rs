@@ -1,4 +1,4 @@
-//! Pods: each a process with a small HTTP server that tells its name, in a network of its own.
+//! Pods: each a process with a small HTTP server that answers with its name, in a network of its own.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use crate::stage;
 pub const PORT: u16 = 8080;
 
 /// How long a pod may take to answer for the first time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running pod.
 pub struct Pod {
@@ -42,7 +42,7 @@ impl Pod {
         };
         let begun = Instant::now();
         while load::ask(SocketAddr::from((address, PORT))).is_err() {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 bail!("pod {name} does not answer");
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -12,7 +12,7 @@ use crate::stage;
 
 const LOG: &str = "/run/ferrule.log";
 /// Nothing here takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The running proxy.
 pub struct Proxy(Child);
@@ -56,7 +56,7 @@ impl Proxy {
             if let Some(status) = self.0.try_wait()? {
                 bail!("ferrule ended with {status}:\n{}", fs::read_to_string(LOG)?);
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 bail!("ferrule takes too long:\n{}", fs::read_to_string(LOG)?);
             }
             std::thread::sleep(Duration::from_millis(5));

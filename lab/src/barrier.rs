@@ -24,7 +24,7 @@ pub const PORTS: [u16; 2] = [7001, 7002];
 const ADDRESSES: [&str; 2] = ["10.96.255.1", "fd00:10:96::ff01"];
 const FIRST_PORT: u16 = 20000;
 /// Far more than a failed sync needs to be tried again.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// A proxy that has not got there yet refuses or says nothing.
 const TRY: Duration = Duration::from_millis(60);
 /// A node that is about to go is not eligible for traffic; its health answer says so.
@@ -76,7 +76,7 @@ impl Barrier {
                 let to = SocketAddr::new(node.address(Family::V4), 10256);
                 let health = world.place(node.name)?.run(|| {
                     let code = || probe::get(to, "/healthz", TRY).ok();
-                    os::poll(PATIENCE, || {
+                    os::poll(TIMEOUT, || {
                         code().filter(|(code, _)| (*code == 200) == eligible)
                     })
                 })?;
@@ -99,7 +99,7 @@ impl Barrier {
                 Answer::Pod { port, .. } if port == endpoint => Some(()),
                 _ => None,
             };
-            let answer = world.place(node.name)?.run(|| os::poll(PATIENCE, there))?;
+            let answer = world.place(node.name)?.run(|| os::poll(TIMEOUT, there))?;
             answer.map_or_else(|| bail!("does not program {family:?} any more"), Ok)
         });
         if let Err(error) = arrived {

@@ -22,7 +22,7 @@ const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 /// Data that nobody needs after the lab, in its private memory file system.
 const DATA: &str = "/run/lab";
 /// The API server needs a few seconds here; a busy machine needs more.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// The controllers that make what a proxy reads. The one for ServiceCIDRs makes nothing: it would
 /// only hold back their deletion for ten seconds.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller";
@@ -34,7 +34,7 @@ pub struct Control {
     folder: PathBuf,
     etcd: Process,
     server: Process,
-    /// What the API server is told beyond the usual.
+    /// Further flags of the API server.
     variant: Variant,
     /// None until there is an API server: they give up without one.
     controllers: Option<Process>,
@@ -125,7 +125,7 @@ impl Control {
     }
 
     fn wait(&mut self) -> Result<()> {
-        let ready = os::poll(PATIENCE, || {
+        let ready = os::poll(TIMEOUT, || {
             if let Err(error) = self.check() {
                 return Some(Err(error));
             }

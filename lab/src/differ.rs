@@ -37,7 +37,7 @@ const NAMESPACE: &str = "differ";
 /// Silence is believed after this long at first; where it makes a difference, after longer.
 const GLANCE: Duration = Duration::from_millis(60);
 const STARE: Duration = Duration::from_millis(1500);
-/// Clusters that are cut down; of more, only the seed is told.
+/// Clusters that are cut down; of more, only the seed is printed.
 const MOST_TOLD: usize = 3;
 /// A word after so many clusters.
 const PROGRESS: u64 = 50;
@@ -274,7 +274,7 @@ impl<'a> Differ<'a> {
         Ok((differences, Seen { met, answers }))
     }
 
-    /// Where worlds differ, asks once more: later, longer and with more patience.
+    /// Where worlds differ, asks once more: later, longer and with more timeout.
     fn ask_again(&mut self, cells: &[Cell], answers: &mut [Vec<Answers>]) -> Result<()> {
         let doubtful = matrix::differing(cells, answers);
         if doubtful.is_empty() {
@@ -331,16 +331,16 @@ impl<'a> Differ<'a> {
     fn rules(&self) -> Result<Vec<Difference>> {
         let worlds: Vec<_> = self.lab.worlds.iter().collect();
         let differences = rules::compare(&worlds)?.into_iter();
-        let told = differences.map(|difference| Difference {
+        let described = differences.map(|difference| Difference {
             what: difference.what,
             cell: None,
             shown: difference.shown,
             answers: Vec::new(),
         });
-        Ok(told.collect())
+        Ok(described.collect())
     }
 
-    /// Cuts a failing cluster down and tells it.
+    /// Cuts a failing cluster down and prints it as a story.
     fn explain(&mut self, seed: u64, found: &Found, folder: &Path) -> Result<()> {
         print_differences(&found.differences, &self.lab.worlds);
         let Some(again) = self.cluster(seed, &found.history)? else {
@@ -366,7 +366,7 @@ impl<'a> Differ<'a> {
             .iter()
             .position(|world| world.key.program == "kube-proxy")
             .unwrap_or(0);
-        let text = tale::tell(&history, &smallest.differences, reference)?;
+        let text = tale::text(&history, &smallest.differences, reference)?;
         let file = folder.join(format!("seed-{seed}.yaml"));
         std::fs::write(&file, &text)?;
         println!(
@@ -415,7 +415,7 @@ fn health(to: SocketAddr) -> String {
             let body = text.rsplit("\r\n\r\n").next().unwrap_or("");
             format!("{code} {} {body}", weight.unwrap_or("").trim())
         }
-        Err(error) => probe::told(&error).to_string(),
+        Err(error) => probe::from_error(&error).to_string(),
     }
 }
 

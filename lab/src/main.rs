@@ -1,4 +1,4 @@
-//! `ferrule-lab`: builds, raises and ends labs, and tells stories in them.
+//! `ferrule-lab`: builds, raises and ends labs, and runs stories in them.
 //!
 //! A lab is a real cluster on one machine: etcd, an API server, and worlds of nodes and pods. A
 //! *world* is one program in one mode, such as kube-proxy in nftables mode, on a network of its
@@ -29,8 +29,8 @@ mod probe;
 mod process;
 mod race;
 mod rules;
+mod runner;
 mod story;
-mod teller;
 mod test;
 mod tools;
 mod trials;
@@ -47,7 +47,7 @@ use crate::lab::Lab;
 use crate::tools::Tools;
 use crate::world::WorldKey;
 
-/// A real cluster in namespaces, where ferrule and kube-proxy live the same stories.
+/// A real cluster in namespaces, where ferrule and kube-proxy run the same stories.
 #[derive(Parser)]
 #[command(name = "ferrule-lab", bin_name = "cargo xtask lab")]
 struct Cli {
@@ -59,13 +59,13 @@ struct Cli {
 enum Verb {
     /// Builds Kubernetes' programs, once per version.
     Build,
-    /// Starts a lab in the background and says how to look inside.
+    /// Starts a lab in the background and prints how to inspect it.
     Up(Worlds),
     /// Ends the lab that is up.
     Down,
-    /// Says whether a lab is up and how to look inside.
+    /// Prints whether a lab is up and how to inspect it.
     Status,
-    /// Tells stories in a lab of its own, puts ferrule to the test, and compares random clusters.
+    /// Runs stories and trials in a lab of its own, and compares random clusters.
     Test(Stories),
     /// Compares ferrule with kube-proxy in random clusters.
     Differ(Clusters),
@@ -82,7 +82,7 @@ enum Verb {
     Stay(Worlds),
     /// The inner half of `test`.
     #[command(hide = true)]
-    Tell(Stories),
+    RunStories(Stories),
     /// The inner half of `differ`.
     #[command(hide = true)]
     Compare(Clusters),
@@ -90,7 +90,7 @@ enum Verb {
 
 #[derive(Args, Clone)]
 struct Worlds {
-    /// The worlds to build, such as ferrule/nftables; stories are told in all there are unless some
+    /// The worlds to build, such as ferrule/nftables; stories run in all there are unless some
     /// are named, and a lab that stays up has two.
     #[arg(long, value_delimiter = ',')]
     worlds: Vec<WorldKey>,
@@ -163,7 +163,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             cage::enter()?;
             up::stay(&Tools::ensure(worlds.ferrule)?, &worlds.worlds)?;
         }
-        Verb::Tell(stories) => {
+        Verb::RunStories(stories) => {
             cage::enter()?;
             return test::run(&stories);
         }
@@ -207,7 +207,7 @@ fn test(stories: &Stories) -> Result<ExitCode> {
     let (_folder, _lock) = up::claim("test")?;
     let mut inner = os::command(std::env::current_exe()?);
     inner
-        .arg("tell")
+        .arg("run-stories")
         .args(stories.worlds.arguments())
         .args(stories.quick.then_some("--quick"))
         .args(&stories.names);

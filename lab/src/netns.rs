@@ -54,7 +54,7 @@ impl Netns {
         &self.name
     }
 
-    /// The same namespace for somebody else.
+    /// The same namespace for another owner.
     pub fn duplicate(&self) -> Result<Self> {
         Ok(Self {
             name: self.name.clone(),

@@ -26,7 +26,7 @@ pub fn now() -> Instant {
 /// The time of day, which programs write into their metrics.
 #[expect(
     clippy::disallowed_methods,
-    reason = "moments that other programs tell are compared with ours"
+    reason = "times that other programs report are compared with ours"
 )]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -50,11 +50,11 @@ pub fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Asks again and again, a few milliseconds apart, until there is an answer or time is up.
-pub fn poll<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn poll<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = now();
     loop {
         let answer = ask();
-        if answer.is_some() || begun.elapsed() > patience {
+        if answer.is_some() || begun.elapsed() > timeout {
             return answer;
         }
         std::thread::sleep(Duration::from_millis(4));

@@ -1,6 +1,6 @@
 //! What answers in a pod: on each of its ports, over TCP and UDP, its name and who asked.
 //!
-//! A TCP client is told once when it connects and again for everything it sends; a UDP client for
+//! A TCP client gets the answer once when it connects and again for everything it sends; a UDP client for
 //! every datagram. One line: name, the client's address as seen here, and the port it reached.
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -77,14 +77,14 @@ async fn serve_tcp(listener: TcpListener, name: Arc<str>, port: u16) {
     }
 }
 
-/// Tells once, and again for everything that comes, until the client has enough.
+/// Answers once, and again for everything that comes, until the client has enough.
 async fn talk(mut stream: TcpStream, answer: String) {
-    let mut heard = [0; 512];
+    let mut received = [0; 512];
     loop {
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;
         }
-        match stream.read(&mut heard).await {
+        match stream.read(&mut received).await {
             Ok(count) if count > 0 => {}
             _ => return,
         }
@@ -92,10 +92,10 @@ async fn talk(mut stream: TcpStream, answer: String) {
 }
 
 async fn serve_udp(socket: UdpSocket, name: Arc<str>, port: u16) {
-    let mut heard = [0; 512];
+    let mut received = [0; 512];
     loop {
         // Errors are reports about earlier answers nobody wanted any more.
-        if let Ok((_, client)) = socket.recv_from(&mut heard).await {
+        if let Ok((_, client)) = socket.recv_from(&mut received).await {
             let answer = answer(&name, client, port);
             let _unwanted = socket.send_to(answer.as_bytes(), client).await;
         }

@@ -26,7 +26,7 @@ pub enum Answer {
         port: u16,
         from: String,
     },
-    /// Somebody said that nobody is there.
+    /// A TCP reset or an ICMP error.
     Refused,
     /// Nothing came back.
     Timeout,
@@ -60,16 +60,11 @@ pub fn show(answers: &Answers) -> String {
 /// Tries often enough that of `expected` equally likely answers none is missed, and one more than
 /// expected would be seen: each with a probability below one in a million.
 ///
-/// Stops at the first try without an answer from a pod: waiting again would tell nothing new.
-pub fn balanced(
-    protocol: Protocol,
-    to: SocketAddr,
-    expected: usize,
-    patience: Duration,
-) -> Answers {
+/// Stops at the first try without an answer from a pod: waiting again would show nothing new.
+pub fn balanced(protocol: Protocol, to: SocketAddr, expected: usize, timeout: Duration) -> Answers {
     let mut answers = Answers::new();
     for _ in 0..tries(expected) {
-        let answer = once(protocol, to, patience);
+        let answer = once(protocol, to, timeout);
         let lost = answer == Answer::Timeout;
         answers.insert(answer);
         if lost {
@@ -91,17 +86,17 @@ fn tries(expected: usize) -> usize {
 }
 
 /// One try.
-pub fn once(protocol: Protocol, to: SocketAddr, patience: Duration) -> Answer {
+pub fn once(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Answer {
     let result = match protocol {
-        Protocol::Tcp => tcp(to, patience),
-        Protocol::Udp => Flow::open(Protocol::Udp, to, patience).map(|(_, answer)| answer),
+        Protocol::Tcp => tcp(to, timeout),
+        Protocol::Udp => Flow::open(Protocol::Udp, to, timeout).map(|(_, answer)| answer),
     };
-    result.unwrap_or_else(|error| told(&error))
+    result.unwrap_or_else(|error| from_error(&error))
 }
 
-fn tcp(to: SocketAddr, patience: Duration) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&to, patience)?;
-    stream.set_read_timeout(Some(patience))?;
+fn tcp(to: SocketAddr, timeout: Duration) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
     let mut line = [0; 256];
     let count = stream.read(&mut line)?;
     Ok(read(&line[..count]))
@@ -118,12 +113,12 @@ impl Flow {
     pub fn open(
         protocol: Protocol,
         to: SocketAddr,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<(Self, Answer)> {
         match protocol {
             Protocol::Tcp => {
-                let mut stream = TcpStream::connect_timeout(&to, patience)?;
-                stream.set_read_timeout(Some(patience))?;
+                let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+                stream.set_read_timeout(Some(timeout))?;
                 let mut line = [0; 256];
                 let count = stream.read(&mut line)?;
                 Ok((Self::Tcp(stream), read(&line[..count])))
@@ -137,23 +132,23 @@ impl Flow {
                 socket.connect(to)?;
                 // Nobody need be there yet: a socket stays open whatever comes back.
                 let mut flow = Self::Udp(socket);
-                let answer = flow.try_ask(patience);
+                let answer = flow.try_ask(timeout);
                 Ok((flow, answer))
             }
         }
     }
 
     /// Sends something over it and waits for the answer.
-    pub fn ask(&mut self, patience: Duration) -> io::Result<Answer> {
+    pub fn ask(&mut self, timeout: Duration) -> io::Result<Answer> {
         let mut line = [0; 256];
         let count = match self {
             Self::Tcp(stream) => {
-                stream.set_read_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(timeout))?;
                 stream.write_all(b"?\n")?;
                 stream.read(&mut line)?
             }
             Self::Udp(socket) => {
-                socket.set_read_timeout(Some(patience))?;
+                socket.set_read_timeout(Some(timeout))?;
                 // A rule on the sender's own way out makes sending fail. Whether it also said why
                 // is only known by listening.
                 match socket.send(b"?\n") {
@@ -167,8 +162,8 @@ impl Flow {
     }
 
     /// As [`Flow::ask`], with a failure as an answer too.
-    pub fn try_ask(&mut self, patience: Duration) -> Answer {
-        self.ask(patience).unwrap_or_else(|error| told(&error))
+    pub fn try_ask(&mut self, timeout: Duration) -> Answer {
+        self.ask(timeout).unwrap_or_else(|error| from_error(&error))
     }
 }
 
@@ -191,7 +186,7 @@ pub fn read(line: &[u8]) -> Answer {
 }
 
 /// What the system says, as an answer.
-pub fn told(error: &io::Error) -> Answer {
+pub fn from_error(error: &io::Error) -> Answer {
     match error.kind() {
         ErrorKind::ConnectionRefused => Answer::Refused,
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Answer::Timeout,
@@ -203,9 +198,9 @@ pub fn told(error: &io::Error) -> Answer {
 }
 
 /// An HTTP answer: status and the rest of the text, headers included.
-pub fn get(to: SocketAddr, path: &str, patience: Duration) -> io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&to, patience)?;
-    stream.set_read_timeout(Some(patience))?;
+pub fn get(to: SocketAddr, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n"

@@ -8,9 +8,9 @@
 //! that, and find an idle program.
 
 mod arrivals;
-mod book;
 mod changes;
 mod lane;
+mod latency_log;
 mod load;
 mod path;
 mod plot;
@@ -266,7 +266,7 @@ impl Race {
         let mode = self.options.mode.clone();
         let (mut process, mut figures) =
             start::cold(&lane, contender, &mode, size, self.options.rest())?;
-        self.tell(&figures, &["reachable", "sync", "cpu", "peak"]);
+        self.report(&figures, &["reachable", "sync", "cpu", "peak"]);
         if !self.options.start_only {
             let changes = if size == self.options.services {
                 self.options.changes
@@ -274,7 +274,7 @@ impl Race {
                 self.options.changes.min(20)
             };
             figures.extend(changes::single(&lane, &mode, &self.cluster, changes)?);
-            self.tell(
+            self.report(
                 &figures,
                 &["change p50", "change p99", "echo p50", "part p50"],
             );
@@ -299,13 +299,13 @@ impl Race {
         let (mode, size) = (self.options.mode.as_str(), self.options.services);
         let seconds = self.options.churn_seconds();
         let mut figures = changes::churn(lane, mode, &self.cluster, process, seconds)?;
-        self.tell(
+        self.report(
             &figures,
             &["churn p50", "churn p99", "churn cpu", "churn rate"],
         );
         let count = if self.options.quick { 4000 } else { 20_000 };
         figures.extend(path::connect(lane, size, count)?);
-        self.tell(
+        self.report(
             &figures,
             &["connect p50", "direct p50", "connect rate", "direct rate"],
         );
@@ -317,7 +317,7 @@ impl Race {
         let (next, others) = start::counted(lane, contender, mode)?;
         *process = next;
         figures.extend(others);
-        self.tell(&figures, &["restart", "restart cpu", "restart writes"]);
+        self.report(&figures, &["restart", "restart cpu", "restart writes"]);
         Ok(figures)
     }
 
@@ -340,7 +340,7 @@ impl Race {
         Ok(())
     }
 
-    fn tell(&self, figures: &Figures, names: &[&str]) {
+    fn report(&self, figures: &Figures, names: &[&str]) {
         let words = names.iter().filter_map(|name| {
             let value = figures.get(name)?;
             Some(format!("{name} {}", report::show(name, *value)))

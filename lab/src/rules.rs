@@ -4,7 +4,7 @@
 //! families, otherwise the lines in which they differ. Both flavours of iptables print the same
 //! lines, so worlds of both are compared with each other.
 //!
-//! What does not count: remarks and counters of the listing, the order of tables and chains, and
+//! What does not count: comments and counters of the listing, the order of tables and chains, and
 //! the order of Services in chains that all of them share.
 
 mod listing;
@@ -20,7 +20,7 @@ use crate::world::World;
 use listing::Listing;
 
 /// Rules may follow a moment later where a controller has the last word.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks, while others work.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Lines that are shown of each difference.
@@ -39,7 +39,7 @@ pub fn compare(worlds: &[&World]) -> Result<Vec<Difference>> {
     let begun = os::now();
     loop {
         let found = look(worlds);
-        if found.as_ref().is_ok_and(Vec::is_empty) || begun.elapsed() > PATIENCE {
+        if found.as_ref().is_ok_and(Vec::is_empty) || begun.elapsed() > TIMEOUT {
             return found;
         }
         std::thread::sleep(PAUSE);
@@ -74,7 +74,7 @@ pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
     if worlds.len() < 2 {
         return Ok(Vec::new());
     }
-    // What others are held against.
+    // The reference for all others.
     let reference = worlds
         .iter()
         .position(|world| world.key.program == "kube-proxy");
@@ -86,7 +86,7 @@ pub fn look(worlds: &[&World]) -> Result<Vec<Difference>> {
             if listings.iter().any(|other| *other != listings[reference]) {
                 let shown = |(number, listing): (usize, &Listing)| {
                     if number == reference {
-                        "what the others are held against".to_owned()
+                        "the reference".to_owned()
                     } else {
                         listing.against(&listings[reference], MOST_SHOWN)
                     }

@@ -4,9 +4,9 @@
 //! In: a YAML file. Out: a [`Story`] whose lines are all understood; what is not is an error that
 //! names the line. Nothing is run here.
 
-mod cast;
 mod each;
 pub mod line;
+mod pods_and_nodes;
 pub mod short;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! `test` inside the lab: stories are told, ferrule is put through its trials, and random clusters
-//! are compared. Out: what passed, what failed and where to look, what was skipped and why.
+//! `test` inside the lab: runs stories and trials, and compares random
+//! clusters. Out: what passed, what failed and where to look, what was skipped and why.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail, ensure};
 
 use crate::lab::Lab;
+use crate::runner::Runner;
 use crate::story::Story;
-use crate::teller::Teller;
 use crate::tools::Tools;
 use crate::trials::{self, Trial};
 use crate::world::World;
@@ -25,12 +25,12 @@ pub fn run(stories: &Stories) -> Result<ExitCode> {
     let begun = os::now();
     let lab = Lab::start(&tools, &stories.worlds.worlds, &folder)?;
     println!("lab up in {:.1} s", begun.elapsed().as_secs_f64());
-    let mut teller = Teller::new(lab);
+    let mut runner = Runner::new(lab);
     let mut results = Results::default();
     let (all, trials) = chosen(stories)?;
     for story in &all {
-        if teller.knows(story) {
-            results.add(&story.name, &story.title, || teller.tell(story));
+        if runner.knows(story) {
+            results.add(&story.name, &story.title, || runner.run(story));
         } else {
             let modes = story.modes.join(" or ");
             let reason = format!("{} (no world in mode {modes})", story.name);
@@ -39,7 +39,7 @@ pub fn run(stories: &Stories) -> Result<ExitCode> {
     }
     let clusters = stories.names.is_empty();
     if clusters || !trials.is_empty() {
-        let lab = teller.rested()?;
+        let lab = runner.rested()?;
         prove(&trials, lab, &folder, &mut results);
         if clusters {
             compare_some(stories, lab, &folder, &mut results);
@@ -58,7 +58,7 @@ pub fn run(stories: &Stories) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("failed: {}", results.failed.join(", "));
-    println!("logs: {}", teller.logs().join("\n      "));
+    println!("logs: {}", runner.logs().join("\n      "));
     Ok(ExitCode::FAILURE)
 }
 

@@ -17,7 +17,7 @@ struct Edition {
     folder: &'static str,
 }
 
-/// The reference: what stories are told with.
+/// The reference: what stories run with.
 const PINNED: Edition = Edition {
     // etcd of a distribution may be too old for the API server to stream lists.
     programs: &[
@@ -78,7 +78,7 @@ impl Tools {
     }
 }
 
-/// The version of Kubernetes that stories are told with.
+/// The version of Kubernetes that stories run with.
 pub fn version() -> &'static str {
     PINNED.version()
 }

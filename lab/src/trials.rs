@@ -1,4 +1,4 @@
-//! What a story cannot tell: how ferrule gets on with this API server on its bad days, and how its
+//! What a story cannot express: how ferrule handles failures of the API server, and how its
 //! configuration is written.
 //!
 //! In: a running lab. Out: for every trial whether it was passed. A trial may bend the control plane
@@ -25,7 +25,7 @@ use crate::world::{Who, World};
 
 const NAMESPACE: &str = "trials";
 /// Failed watches are tried again after up to half a minute.
-const PATIENCE: Duration = Duration::from_secs(75);
+const TIMEOUT: Duration = Duration::from_secs(75);
 
 /// One trial.
 pub struct Trial {
@@ -77,7 +77,7 @@ pub const ALL: &[Trial] = &[
     ),
     trial(
         "not-allowed",
-        "Who may not list is told which role is missing, and goes on when it is given",
+        "A missing role is logged by name, and lists go on when it is granted",
         access::not_allowed,
     ),
     trial(
@@ -143,7 +143,7 @@ impl Stage<'_> {
 
     /// As [`Stage::settle`], after something that ferrule notices in its own time.
     pub fn settle_patiently(&mut self) -> Result<()> {
-        let settled = os::poll(PATIENCE, || self.settle().ok());
+        let settled = os::poll(TIMEOUT, || self.settle().ok());
         settled.map_or_else(|| self.settle(), Ok)
     }
 
@@ -227,7 +227,7 @@ impl Mark {
                 let says = |line: &str| words.iter().all(|word| line.contains(word));
                 text.lines().any(says).then_some(())
             };
-            os::poll(PATIENCE, said)
+            os::poll(TIMEOUT, said)
                 .with_context(|| format!("{} does not say {words:?}", log.display()))?;
         }
         Ok(())

@@ -19,7 +19,7 @@ use crate::world::WorldKey;
 use crate::{cage, os};
 
 /// The control plane takes a few seconds; a busy machine takes more.
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Where a run with this name keeps its files.
 pub fn folder(name: &str) -> Result<PathBuf> {
@@ -61,7 +61,7 @@ pub fn up(arguments: &[String]) -> Result<()> {
         .process_group(0)
         .spawn()?;
     let ready = folder("up")?.join("ready");
-    let outcome = os::poll(PATIENCE, || match supervisor.try_wait() {
+    let outcome = os::poll(TIMEOUT, || match supervisor.try_wait() {
         Ok(None) => ready.is_file().then_some(true),
         _ => Some(false),
     });
@@ -103,12 +103,12 @@ pub fn down() -> Result<()> {
     };
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     let gone = || running().ok().filter(Option::is_none);
-    os::poll(PATIENCE, gone).context("the lab does not end")?;
+    os::poll(TIMEOUT, gone).context("the lab does not end")?;
     println!("down");
     Ok(())
 }
 
-/// Says whether a lab is up and how to look inside.
+/// Prints whether a lab is up and how to inspect it.
 pub fn status() -> Result<()> {
     let Some(pid) = running()? else {
         println!("no lab is up; `cargo xtask lab up` starts one");
@@ -140,7 +140,7 @@ fn running() -> Result<Option<i32>> {
         return Ok(None);
     };
     let pid: i32 = text.trim().parse()?;
-    // The number may belong to somebody else by now.
+    // The number may belong to another process by now.
     let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     Ok(words
         .split('\0')

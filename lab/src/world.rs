@@ -224,7 +224,7 @@ impl World {
     }
 }
 
-/// What every proxy is told, whichever program it is. Little, so that defaults are tested too.
+/// The configuration of every proxy, whichever program it is. Little, so that defaults are tested too.
 pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
     let periods = json!({ "minSyncPeriod": "10ms", "syncPeriod": "1s" });
     let mut config = json!({

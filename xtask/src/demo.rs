@@ -60,9 +60,9 @@ fn namespaces() -> Result<Vec<&'static str>> {
     )
 }
 
-/// `None` if it can be done, otherwise what was said.
+/// `None` if it can be done, otherwise what it printed.
 fn trial(namespaces: &[&str]) -> Result<Option<String>> {
     let words = namespaces.iter().copied().chain(["true"]);
-    let said = run::ask("unshare", words)?;
-    Ok((!said.success).then(|| said.stderr.trim().to_owned()))
+    let output = run::capture("unshare", words)?;
+    Ok((!output.success).then(|| output.stderr.trim().to_owned()))
 }

@@ -6,7 +6,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::run::{self, Said};
+use crate::run::{self, Captured};
 use crate::test::Outcome;
 
 /// Bans, licences and sources.
@@ -19,7 +19,7 @@ pub(crate) fn rules() -> Result<Outcome> {
 pub(crate) fn advisories() -> Result<Outcome> {
     let ask = |network: &[&'static str]| {
         let first = ["deny", "--locked", "--color", "never"].into_iter();
-        run::ask(
+        run::capture(
             "cargo",
             first
                 .chain(network.iter().copied())
@@ -40,10 +40,10 @@ pub(crate) fn advisories() -> Result<Outcome> {
     report(&offline)
 }
 
-/// Shows what cargo-deny said and takes over its judgement.
-fn report(said: &Said) -> Result<Outcome> {
-    print!("{}{}", said.stderr, said.stdout);
-    match verdict(said) {
+/// Shows what cargo-deny printed and takes over its judgement.
+fn report(output: &Captured) -> Result<Outcome> {
+    print!("{}{}", output.stderr, output.stdout);
+    match verdict(output) {
         Verdict::Clean => Ok(Outcome::Done),
         Verdict::Found => bail!("a dependency has a known vulnerability or was yanked; see above"),
         Verdict::OutOfReach(why) | Verdict::Broken(why) => bail!("cargo-deny failed: {why}"),
@@ -61,15 +61,15 @@ enum Verdict {
 }
 
 /// Reads cargo-deny's closing line. Its exit code cannot tell a vulnerability from a failure.
-fn verdict(said: &Said) -> Verdict {
-    let closing = |word: &str| said.stdout.lines().any(|line| line.trim() == word);
-    if closing("advisories ok") && said.success {
+fn verdict(output: &Captured) -> Verdict {
+    let closing = |word: &str| output.stdout.lines().any(|line| line.trim() == word);
+    if closing("advisories ok") && output.success {
         return Verdict::Clean;
     }
     if closing("advisories FAILED") {
         return Verdict::Found;
     }
-    let why = said
+    let why = output
         .stderr
         .lines()
         .rev()
@@ -80,7 +80,7 @@ fn verdict(said: &Said) -> Verdict {
         "failed to fetch advisory database",
         "failed to get 'FETCH_HEAD' metadata",
     ];
-    if no_database.iter().any(|text| said.stderr.contains(text)) {
+    if no_database.iter().any(|text| output.stderr.contains(text)) {
         Verdict::OutOfReach(why)
     } else {
         Verdict::Broken(why)
@@ -91,8 +91,8 @@ fn verdict(said: &Said) -> Verdict {
 mod tests {
     use super::*;
 
-    fn said(success: bool, stdout: &str, stderr: &str) -> Said {
-        Said {
+    fn output(success: bool, stdout: &str, stderr: &str) -> Captured {
+        Captured {
             success,
             stdout: stdout.to_owned(),
             stderr: stderr.to_owned(),
@@ -103,7 +103,7 @@ mod tests {
     fn a_found_vulnerability_is_not_a_missing_database() {
         let stderr = "error[vulnerability]: failed to fetch advisory database\n";
         assert_eq!(
-            verdict(&said(false, "advisories FAILED\n", stderr)),
+            verdict(&output(false, "advisories FAILED\n", stderr)),
             Verdict::Found
         );
     }
@@ -113,20 +113,26 @@ mod tests {
         let stderr = "[ERROR] failed to fetch advisory database https://x with cli: failed\n\
                       fatal: unable to access 'https://x/': Could not resolve host: x\n\n";
         let why = "unable to access 'https://x/': Could not resolve host: x".to_owned();
-        assert_eq!(verdict(&said(false, "", stderr)), Verdict::OutOfReach(why));
+        assert_eq!(
+            verdict(&output(false, "", stderr)),
+            Verdict::OutOfReach(why)
+        );
     }
 
     #[test]
     fn a_broken_configuration_is_neither_clean_nor_skipped() {
         let stderr = "[ERROR] failed to validate configuration file deny.toml\n";
         assert!(matches!(
-            verdict(&said(false, "", stderr)),
+            verdict(&output(false, "", stderr)),
             Verdict::Broken(_)
         ));
         assert!(matches!(
-            verdict(&said(false, "advisories ok\n", "odd")),
+            verdict(&output(false, "advisories ok\n", "odd")),
             Verdict::Broken(_)
         ));
-        assert_eq!(verdict(&said(true, "advisories ok\n", "")), Verdict::Clean);
+        assert_eq!(
+            verdict(&output(true, "advisories ok\n", "")),
+            Verdict::Clean
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask lab`: the real cluster that stories are told in. The lab itself is a program of its
+//! `cargo xtask lab`: the real cluster that stories run in. The lab itself is a program of its
 //! own, in `lab/`; here everything it needs is made ready.
 
 use anyhow::{Context, Result, ensure};
@@ -64,7 +64,7 @@ pub(crate) fn stories() -> Result<Outcome> {
 
 /// Why this machine cannot run a lab.
 fn unable() -> Option<&'static str> {
-    let root = run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0");
+    let root = run::capture("id", ["-u"]).is_ok_and(|output| output.stdout.trim() == "0");
     if !root {
         return Some("the lab makes network namespaces, which needs root");
     }

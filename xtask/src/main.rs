@@ -98,7 +98,7 @@ enum Verb {
     ///
     /// Needs neither root nor a cluster.
     Demo {
-        /// Stays afterwards, and says how to look inside.
+        /// Keep running afterwards and print how to inspect it.
         #[arg(long)]
         keep: bool,
     },

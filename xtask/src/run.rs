@@ -32,15 +32,18 @@ pub(crate) fn program<'a>(
     Ok(())
 }
 
-/// What a program said, when the caller must read it.
-pub(crate) struct Said {
+/// What a program printed, when the caller must read it.
+pub(crate) struct Captured {
     pub(crate) success: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a program quietly and returns what it said; fails only when it cannot be started.
-pub(crate) fn ask<'a>(name: &str, arguments: impl IntoIterator<Item = &'a str>) -> Result<Said> {
+/// Runs a program quietly and returns what it printed; fails only when it cannot be started.
+pub(crate) fn capture<'a>(
+    name: &str,
+    arguments: impl IntoIterator<Item = &'a str>,
+) -> Result<Captured> {
     let output = command(name)
         .args(arguments)
         // Nobody sees a question, so nobody can answer one.
@@ -48,7 +51,7 @@ pub(crate) fn ask<'a>(name: &str, arguments: impl IntoIterator<Item = &'a str>) 
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("`{name}` cannot be started"))?;
-    Ok(Said {
+    Ok(Captured {
         success: output.status.success(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -130,6 +133,6 @@ mod tests {
 
     #[test]
     fn programs_start_in_the_root_of_the_repository() {
-        assert!(ask("test", ["-f", "deny.toml"]).unwrap().success);
+        assert!(capture("test", ["-f", "deny.toml"]).unwrap().success);
     }
 }

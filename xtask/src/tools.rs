@@ -76,8 +76,9 @@ impl CargoTool {
     fn installed(&self) -> Option<String> {
         run::find(self.name)?;
         // As `cargo deny`, not `cargo-deny`: that is how the steps will call it.
-        let said = run::ask("cargo", [self.name.strip_prefix("cargo-")?, "--version"]).ok()?;
-        said.stdout.split_whitespace().nth(1).map(str::to_owned)
+        let output =
+            run::capture("cargo", [self.name.strip_prefix("cargo-")?, "--version"]).ok()?;
+        output.stdout.split_whitespace().nth(1).map(str::to_owned)
     }
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn go() -> Result<()> {
 /// may not have them.
 fn components() -> Result<()> {
     for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        if !run::ask("cargo", [verb, "--version"])?.success {
+        if !run::capture("cargo", [verb, "--version"])?.success {
             bail!("`cargo {verb}` is missing: run `rustup component add {component}`");
         }
     }
@@ -117,7 +118,7 @@ fn components() -> Result<()> {
 
 /// Whether packages can be installed and networks made without asking.
 pub(crate) fn is_root() -> bool {
-    run::ask("id", ["-u"]).is_ok_and(|said| said.stdout.trim() == "0")
+    run::capture("id", ["-u"]).is_ok_and(|output| output.stdout.trim() == "0")
 }
 
 fn debian(needed: impl Fn(&str) -> bool) -> Result<()> {

@@ -1,13 +1,13 @@
 //! Every Service address and what happens to traffic that arrives there.
 //!
 //! In: what the [`Tracker`] knows, and the [`Settings`] of this node. Out: [`Desired`], the whole
-//! picture, and a [`Delta`], what became different since the last update. Both are decided here
+//! state, and a [`Delta`], what became different since the last update. Both are decided here
 //! completely: a dataplane translates, it does not choose.
 //!
-//! An update redraws only the Services named in [`Changes`], those that share a contested
-//! address with them when its holder changes, and on a change of the node the ones it concerns.
+//! An update redraws only the Services named in [`Changes`], marks the ports that win or lose an
+//! address by that, and on a change of the node redraws the Services it concerns.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,18 +17,22 @@ use ipnet::IpNet;
 use crate::facts::{Facts, Settings};
 use crate::issue::Issue;
 use crate::model::{Family, PerFamily, Port, PortKey, ServiceKey, TrafficPolicy, format_socket};
-use crate::track::{Changes, Entry, Tracker};
+use crate::track::{Changes, Tracker};
 
 mod claims;
+mod contested;
 mod delta;
 mod expose;
+mod family;
 mod gather;
 mod select;
 #[cfg(test)]
 mod tests;
 
-use claims::{Address, Claims, Contest, Rank};
+pub use crate::facts::Masquerade;
+use claims::Address;
 pub use delta::{Change, Delta, FamilyDelta};
+use family::{FamilyState, Round};
 
 /// One Service port on this node, decided: the addresses it answers on and the endpoints behind
 /// them.
@@ -104,6 +108,16 @@ impl FrontendKind {
             Self::NodePort => "NodePort",
         }
     }
+
+    /// The field of a Service that names such addresses.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "spec.clusterIPs",
+            Self::LoadBalancerIp => "status.loadBalancer.ingress",
+            Self::ExternalIp => "spec.externalIPs",
+            Self::NodePort => "spec.ports[].nodePort",
+        }
+    }
 }
 
 /// What happens to traffic to a frontend.
@@ -157,20 +171,7 @@ pub enum Algorithm {
     Random,
 }
 
-/// Whose traffic gets this node's address as its source, so that replies come back through here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Masquerade {
-    /// Nobody's: the endpoint sees the client.
-    Never,
-    /// Everybody's.
-    Always,
-    /// That of clients outside the pod network.
-    Outside,
-    /// That of processes on this node.
-    Node,
-}
-
-/// What a load balancer is told about a Service on this node.
+/// What the health check of a Service reports to load balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The port it asks on.
@@ -218,60 +219,27 @@ impl Exposure {
     }
 
     fn address(&self, frontend: &Frontend) -> Address {
-        Address {
-            ip: frontend.ip,
-            protocol: self.key.protocol,
-            port: frontend.port,
-        }
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.frontends.iter().map(|frontend| self.address(frontend))
+        Address::new(frontend.ip, self.key.protocol, frontend.port)
     }
 }
 
-/// What one Service comes to in one family.
-#[derive(Debug, Default)]
-struct Plan {
-    /// Sorted by key.
-    exposures: Box<[Arc<Exposure>]>,
-    health: Option<HealthCheck>,
-    created: i64,
-    /// Some endpoint carries zone hints, so the node's zone matters.
-    hinted: bool,
-    /// Endpoints of any condition, counted per port.
-    listed: usize,
-}
-
-/// The whole picture: every exposure of both families.
+/// The desired state: every exposure of both families.
 #[derive(Debug)]
 pub struct Desired {
     settings: Settings,
-    settings_changed: bool,
     facts: PerFamily<Facts>,
-    families: PerFamily<Book>,
+    families: PerFamily<FamilyState>,
 }
 
-/// One family's part of the picture.
-#[derive(Debug, Default)]
-struct Book {
-    plans: HashMap<ServiceKey, Plan>,
-    claims: Claims,
-    totals: Totals,
-    /// What was wrong with a Service's endpoints.
-    issues: BTreeMap<ServiceKey, Vec<Issue>>,
-    /// Which addresses a Service lost to another.
-    lost: BTreeMap<ServiceKey, Vec<Issue>>,
-    /// Counts changes of these two.
-    issues_version: u64,
-}
-
-/// Replaces what is told about a Service. Says whether that is different.
-fn tell(told: &mut BTreeMap<ServiceKey, Vec<Issue>>, key: &ServiceKey, now: Vec<Issue>) -> bool {
-    if now.is_empty() {
-        return told.remove(key).is_some();
-    }
-    told.insert(key.clone(), now.clone()) != Some(now)
+/// What to draw again beyond the Services that changed themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Redraw {
+    /// Nothing.
+    Named,
+    /// Those that a change of the Node or a ServiceCIDR concerns.
+    Concerned,
+    /// All.
+    All,
 }
 
 impl Desired {
@@ -280,43 +248,64 @@ impl Desired {
         let facts = Facts::build(&settings, None, &[]);
         Self {
             settings,
-            settings_changed: false,
             facts,
             families: PerFamily::default(),
         }
     }
 
-    /// Takes new settings; the next [`Desired::update`] redraws what they concern.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.settings_changed |= self.settings != settings;
+    /// Adopts new settings and says what became different. Before the first lists are complete
+    /// nothing does: the first update then follows the new settings.
+    pub fn reconfigure(&mut self, tracker: &Tracker, settings: Settings) -> Delta {
+        if self.settings == settings {
+            return Delta::default();
+        }
         self.settings = settings;
+        if !tracker.is_ready() {
+            return Delta::default();
+        }
+        self.redraw(tracker, &BTreeSet::new(), Redraw::All)
     }
 
-    /// Brings the picture up to date and says what became different.
+    /// Brings everything up to date and says what became different.
     pub fn update(&mut self, tracker: &Tracker, changes: Changes) -> Delta {
-        let mut delta = Delta {
-            triggers: changes.triggers,
-            ..Delta::default()
-        };
-        let redraw_all = std::mem::take(&mut self.settings_changed);
-        let facts = if changes.surroundings || redraw_all {
-            Facts::build(&self.settings, tracker.node(), &tracker.service_cidrs())
+        let redraw = if changes.surroundings {
+            Redraw::Concerned
         } else {
-            self.facts.clone()
+            Redraw::Named
+        };
+        Delta {
+            triggers: changes.triggers,
+            ..self.redraw(tracker, &changes.services, redraw)
+        }
+    }
+
+    /// Draws these Services again, and what else `redraw` says.
+    fn redraw(
+        &mut self,
+        tracker: &Tracker,
+        services: &BTreeSet<ServiceKey>,
+        redraw: Redraw,
+    ) -> Delta {
+        let mut delta = Delta::default();
+        let facts = match redraw {
+            Redraw::Named => self.facts.clone(),
+            Redraw::Concerned | Redraw::All => {
+                Facts::build(&self.settings, tracker.node(), &tracker.service_cidrs())
+            }
         };
         for family in Family::ALL {
             let (facts, former) = (&facts[family], &self.facts[family]);
-            let book = &mut self.families[family];
-            let mut concerned = book.concerned_by(former, facts, redraw_all);
-            concerned.retain(|key| !changes.services.contains(key));
+            let state = &mut self.families[family];
+            let mut concerned = state.concerned_by(former, facts, redraw == Redraw::All);
+            concerned.retain(|key| !services.contains(key));
             let mut round = Round::default();
-            for key in changes.services.iter().chain(&concerned) {
-                let plan = book.draw(&self.settings, facts, family, key, tracker.entry(key));
-                book.install(key, plan, &mut round);
+            for key in services.iter().chain(&concerned) {
+                let plan = state.draw(&self.settings, facts, family, key, tracker.entry(key));
+                state.install(key, plan, &mut round);
             }
             delta.families[family] = FamilyDelta {
                 facts: facts != former,
-                ..book.conclude(round, family)
+                ..state.conclude(round)
             };
         }
         self.facts = facts;
@@ -330,309 +319,41 @@ impl Desired {
 
     /// Sums for one family.
     pub fn totals(&self, family: Family) -> Totals {
-        self.families[family].totals
+        self.families[family].totals()
     }
 
     /// One exposure.
     pub fn exposure(&self, family: Family, key: &PortKey) -> Option<&Arc<Exposure>> {
-        self.families[family].plans.get(&key.service)?.find(key)
+        self.families[family].plan(&key.service)?.find(key)
     }
 
     /// All exposures of one family, sorted by key. Costs all of them: for first programming,
     /// printing and audits.
     pub fn exposures(&self, family: Family) -> Vec<&Arc<Exposure>> {
-        let plans = self.families[family].plans.values();
-        let mut all: Vec<_> = plans.flat_map(|plan| &plan.exposures).collect();
+        let mut all: Vec<_> = self.families[family].exposures().collect();
         all.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         all
     }
 
     /// The health check of one Service.
     pub fn health_check(&self, family: Family, key: &ServiceKey) -> Option<HealthCheck> {
-        self.families[family].plans.get(key)?.health
+        self.families[family].plan(key)?.health
     }
 
     /// Another number whenever [`Desired::issues`] may be different.
     pub fn issues_version(&self) -> u64 {
-        self.families.v4.issues_version + self.families.v6.issues_version
+        self.families.v4.issues_version() + self.families.v6.issues_version()
     }
 
-    /// What is wrong in ways that only show when objects meet: sorted.
-    pub fn issues(&self) -> Vec<&Issue> {
-        let mut all: Vec<_> = Family::ALL
+    /// What is wrong in ways that only show when objects meet: sorted, each once. Costs all of
+    /// them, but of each Service no more than a few about contested addresses.
+    pub fn issues(&self) -> Vec<Issue> {
+        let mut all: Vec<Issue> = Family::ALL
             .into_iter()
-            .map(|family| &self.families[family])
-            .flat_map(|book| book.issues.values().chain(book.lost.values()))
-            .flatten()
+            .flat_map(|family| self.families[family].issues(family))
             .collect();
         all.sort_unstable();
         all.dedup();
         all
-    }
-}
-
-impl Plan {
-    /// Claims the same addresses with the same rank as `former`, which lost none of them.
-    fn claims_like(&self, former: &Self) -> bool {
-        let claims = |frontend: &Frontend| (frontend.kind, frontend.ip, frontend.port);
-        self.created == former.created
-            && self.exposures.len() == former.exposures.len()
-            && self
-                .exposures
-                .iter()
-                .zip(&former.exposures)
-                .all(|(new, old)| {
-                    new.key == old.key
-                        && old.frontends.iter().all(|frontend| !frontend.shadowed)
-                        && new
-                            .frontends
-                            .iter()
-                            .map(claims)
-                            .eq(old.frontends.iter().map(claims))
-                })
-    }
-
-    fn find(&self, key: &PortKey) -> Option<&Arc<Exposure>> {
-        let at = self
-            .exposures
-            .binary_search_by(|exposure| exposure.key.cmp(key))
-            .ok()?;
-        Some(&self.exposures[at])
-    }
-}
-
-/// What one update has touched so far in one family.
-#[derive(Default)]
-struct Round {
-    /// Exposures as they were.
-    before: BTreeMap<PortKey, Option<Arc<Exposure>>>,
-    /// Health checks that differ, as they are.
-    health: BTreeMap<ServiceKey, Option<HealthCheck>>,
-    /// What is to be settled between Services.
-    contest: Contest,
-}
-
-impl Round {
-    fn remember(&mut self, plan: &Plan) {
-        for exposure in &plan.exposures {
-            self.before
-                .entry(exposure.key.clone())
-                .or_insert_with(|| Some(exposure.clone()));
-        }
-    }
-}
-
-impl Book {
-    /// Services that a change of facts concerns, beyond those that changed themselves.
-    fn concerned_by(&self, former: &Facts, facts: &Facts, all: bool) -> BTreeSet<ServiceKey> {
-        let all = all || former.detector.is_some() != facts.detector.is_some();
-        let zone = former.zone != facts.zone;
-        let node_ip = former.node_ip != facts.node_ip;
-        if !(all || zone || node_ip) {
-            return BTreeSet::new();
-        }
-        let guarded = |plan: &Plan| {
-            plan.exposures
-                .iter()
-                .any(|port| !port.source_ranges.is_empty())
-        };
-        self.plans
-            .iter()
-            .filter(|(_, plan)| all || (zone && plan.hinted) || (node_ip && guarded(plan)))
-            .map(|(key, _)| key.clone())
-            .collect()
-    }
-
-    /// Draws one Service anew, and notes what is wrong with it.
-    fn draw(
-        &mut self,
-        settings: &Settings,
-        facts: &Facts,
-        family: Family,
-        key: &ServiceKey,
-        entry: Option<&Entry>,
-    ) -> Option<Plan> {
-        let mut issues = Vec::new();
-        let plan =
-            entry.and_then(|entry| expose::draw(settings, facts, family, entry, &mut issues));
-        self.issues_version += u64::from(tell(&mut self.issues, key, issues));
-        plan
-    }
-
-    /// Puts a plan in the place of the former one and moves its claims.
-    fn install(&mut self, key: &ServiceKey, plan: Option<Plan>, round: &mut Round) {
-        let (keys, former) = match plan {
-            Some(plan) => {
-                let keys: Vec<PortKey> = plan.exposures.iter().map(|e| e.key.clone()).collect();
-                (keys, self.plans.insert(key.clone(), plan))
-            }
-            None => (Vec::new(), self.plans.remove(key)),
-        };
-        let plan = self.plans.get(key);
-        if former.is_none() && plan.is_none() {
-            return; // Not of this family, before and after.
-        }
-        if let Some(former) = &former {
-            round.remember(former);
-            self.totals.listed -= former.listed;
-        }
-        self.totals.listed += plan.map_or(0, |plan| plan.listed);
-        for key in keys {
-            round.before.entry(key).or_insert(None);
-        }
-        let health = |plan: Option<&Plan>| plan.and_then(|plan| plan.health);
-        if health(former.as_ref()) != health(plan) {
-            round.health.insert(key.clone(), health(plan));
-        }
-        if let (Some(former), Some(plan)) = (&former, plan)
-            && plan.claims_like(former)
-        {
-            return; // Its standing is as it was, and so is that of its rivals.
-        }
-        // Should it still lose an address, settling the contest says so again.
-        self.issues_version += u64::from(tell(&mut self.lost, key, Vec::new()));
-        let addresses = |plan: Option<&Plan>| -> Vec<Address> {
-            let exposures = plan.into_iter().flat_map(|plan| &plan.exposures);
-            exposures
-                .flat_map(|exposure| exposure.addresses())
-                .collect()
-        };
-        let released = addresses(former.as_ref());
-        let claimed = addresses(plan);
-        self.claims
-            .replace(key, released, claimed, &mut round.contest);
-    }
-
-    /// Settles contested addresses, then compares with what was before.
-    fn conclude(&mut self, mut round: Round, family: Family) -> FamilyDelta {
-        let contest = std::mem::take(&mut round.contest);
-        let mut concerned = contest.services;
-        for address in contest.addresses {
-            let strongest = self.strongest(&address);
-            if self.claims.settle(&address, strongest) {
-                // Even those who lose as before must name another holder now.
-                concerned.extend(self.claims.claimants(&address).iter().cloned());
-            }
-        }
-        for key in concerned {
-            self.settle(&key, family, &mut round);
-        }
-        let mut delta = FamilyDelta {
-            health: round.health,
-            ..FamilyDelta::default()
-        };
-        for (key, before) in round.before {
-            let after = self
-                .plans
-                .get(&key.service)
-                .and_then(|plan| plan.find(&key))
-                .cloned();
-            if before != after {
-                self.totals.exchange(before.as_deref(), after.as_deref());
-                delta.changes.insert(key, Change { before, after });
-            }
-        }
-        delta
-    }
-
-    /// Marks the frontends of one Service that lose their address to a stronger claim.
-    fn settle(&mut self, key: &ServiceKey, family: Family, round: &mut Round) {
-        let mut lost = Vec::new();
-        let Some(plan) = self.plans.get(key) else {
-            self.issues_version += u64::from(tell(&mut self.lost, key, Vec::new()));
-            return;
-        };
-        round.remember(plan);
-        let mut settled = Vec::with_capacity(plan.exposures.len());
-        for exposure in &plan.exposures {
-            let mut exposure = Exposure::clone(exposure);
-            let holders: Vec<_> = exposure
-                .addresses()
-                .map(|address| self.holder(&address))
-                .collect();
-            for (frontend, holder) in exposure.frontends.iter_mut().zip(holders) {
-                let Some((kind, _, holder)) = holder else {
-                    continue;
-                };
-                frontend.shadowed = (kind, &holder) != (frontend.kind, &exposure.key);
-                if frontend.shadowed && holder != exposure.key {
-                    lost.push(claims::lost(&exposure.key, frontend, &holder, family));
-                }
-            }
-            settled.push(Arc::new(exposure));
-        }
-        let plan = self
-            .plans
-            .get_mut(key)
-            .expect("the plan was there a moment ago");
-        plan.exposures = settled.into();
-        self.issues_version += u64::from(tell(&mut self.lost, key, lost));
-    }
-
-    /// Who holds an address: as settled between several Services, or within the only one.
-    fn holder(&self, address: &Address) -> Option<Rank> {
-        let settled = self.claims.holder(address).cloned();
-        settled.or_else(|| self.strongest(address))
-    }
-
-    /// The strongest claim to an address. A total order, so the order in which Services arrive
-    /// does not matter.
-    fn strongest(&self, address: &Address) -> Option<Rank> {
-        let plans = self
-            .claims
-            .claimants(address)
-            .iter()
-            .filter_map(|key| self.plans.get(key));
-        plans
-            .flat_map(|plan| {
-                plan.exposures
-                    .iter()
-                    .map(|exposure| (plan.created, exposure))
-            })
-            .flat_map(|(created, exposure)| {
-                exposure
-                    .frontends
-                    .iter()
-                    .filter(|frontend| exposure.address(frontend) == *address)
-                    .map(move |frontend| (frontend.kind, created, &exposure.key))
-            })
-            .min()
-            .map(|(kind, created, key)| (kind, created, key.clone()))
-    }
-}
-
-impl Totals {
-    fn exchange(&mut self, before: Option<&Exposure>, after: Option<&Exposure>) {
-        if let Some(exposure) = before {
-            let gone = Self::of(exposure);
-            self.ports -= gone.ports;
-            self.endpoints -= gone.endpoints;
-            self.no_local_internal -= gone.no_local_internal;
-            self.no_local_external -= gone.no_local_external;
-        }
-        if let Some(exposure) = after {
-            let come = Self::of(exposure);
-            self.ports += come.ports;
-            self.endpoints += come.endpoints;
-            self.no_local_internal += come.no_local_internal;
-            self.no_local_external += come.no_local_external;
-        }
-    }
-
-    fn of(exposure: &Exposure) -> Self {
-        let drops = |internal: bool| {
-            exposure.frontends.iter().any(|frontend| {
-                frontend.action == Action::Drop
-                    && (frontend.kind == FrontendKind::ClusterIp) == internal
-            })
-        };
-        Self {
-            ports: 1,
-            endpoints: exposure.endpoints.len(),
-            // Known before selection, so counted with the plan.
-            listed: 0,
-            no_local_internal: drops(true).into(),
-            no_local_external: drops(false).into(),
-        }
     }
 }

@@ -65,27 +65,17 @@ pub enum Detector {
     InterfacePrefix(Arc<str>),
 }
 
-impl Detector {
-    /// The match in iptables' words; `local` chooses "from a pod" or "not from a pod".
-    pub fn iptables(&self, local: bool) -> String {
-        let not = if local { "" } else { "! " };
-        match self {
-            Self::Source(net) => format!("{not}-s {net}"),
-            Self::Interface(name) => format!("{not}-i {name}"),
-            Self::InterfacePrefix(prefix) => format!("{not}-i {prefix}+"),
-        }
-    }
-
-    /// The match in nftables' words; `local` chooses "from a pod" or "not from a pod".
-    pub fn nftables(&self, local: bool) -> String {
-        let not = if local { "" } else { "!= " };
-        match self {
-            Self::Source(net @ IpNet::V4(_)) => format!("ip saddr {not}{net}"),
-            Self::Source(net @ IpNet::V6(_)) => format!("ip6 saddr {not}{net}"),
-            Self::Interface(name) => format!("iifname {not}{name}"),
-            Self::InterfacePrefix(prefix) => format!("iifname {not}{prefix}*"),
-        }
-    }
+/// Whose traffic gets this node's address as its source, so that replies come back through here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Masquerade {
+    /// Nobody's: the endpoint sees the client.
+    Never,
+    /// Everybody's.
+    Always,
+    /// That of clients outside the pod network.
+    Outside,
+    /// That of processes on this node.
+    Node,
 }
 
 /// `nodePortAddresses` as configured: networks and keywords.
@@ -202,8 +192,11 @@ pub struct Facts {
     pub zone: Option<Arc<str>>,
     /// The node's address; loopback when unknown.
     pub node_ip: IpAddr,
-    /// How to recognise traffic from pods; `None` when it cannot be told.
+    /// How to recognise traffic from pods; `None` when there is no way.
     pub detector: Option<Detector>,
+    /// Whose traffic to cluster IPs gets this node's address as its source: everybody's, that of
+    /// clients outside the pod network, or nobody's.
+    pub cluster_ip_masquerade: Masquerade,
     /// Where NodePorts answer.
     pub node_ports: NodePorts,
     /// The cluster's Service networks, sorted.
@@ -219,10 +212,17 @@ impl Facts {
     ) -> PerFamily<Self> {
         let addresses = node.map_or(&[][..], |node| &node.addresses);
         let (_, node_ips) = node_ips(addresses, settings.bind_address);
+        let detectors = PerFamily::from_fn(|family| detector(&settings.detect_local, node, family));
         PerFamily::from_fn(|family| Self {
             zone: node.and_then(|node| node.zone.clone()),
             node_ip: node_ips[family],
-            detector: detector(&settings.detect_local, node, family),
+            cluster_ip_masquerade: match &detectors[family] {
+                _ if settings.masquerade_all => Masquerade::Always,
+                Some(_) => Masquerade::Outside,
+                // Pods cannot be recognised; masquerading would hide their addresses.
+                None => Masquerade::Never,
+            },
+            detector: detectors[family].clone(),
             node_ports: settings
                 .node_port_addresses
                 .select(family, node_ips[family]),

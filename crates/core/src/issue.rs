@@ -1,7 +1,7 @@
 //! What was wrong in the input, reported beside the answer.
 //!
-//! An issue never stops anything: the part it names was left out, everything else works. It
-//! names the object and the field, so the reader knows what to change.
+//! An issue never stops anything: the part it names is left out, everything else works. It names
+//! the object and the field, so the reader knows what to change.
 
 use std::fmt;
 use std::sync::Arc;
@@ -84,7 +84,8 @@ impl fmt::Display for ObjectKey {
 /// How much it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Can be normal for a moment, e.g. a slice that outlives its Service.
+    /// Nothing is left out, or it can be normal for a moment, e.g. a slice that outlives its
+    /// Service.
     Note,
     /// Someone should change the object.
     Warning,

@@ -1,7 +1,7 @@
 //! Events in, pending changes out.
 //!
 //! The [`Tracker`] holds the newest state of every object and remembers which Services changed
-//! since anyone last looked. A Service that changes and changes back in between is struck out
+//! since the last [`Tracker::take`]. A Service that changes and changes back in between is struck out
 //! again. Nothing leaves before the first lists of Services, EndpointSlices and Nodes are complete:
 //! a half-known cluster must never reach the kernel.
 //!
@@ -19,17 +19,18 @@ use crate::model::{Node, Service, ServiceCidr, ServiceKey, Slice, SliceKey};
 #[cfg(test)]
 mod tests;
 
-/// Trigger times kept for one slice while nobody looks; more would tell nothing more.
+/// Trigger times kept for one slice between two calls of [`Tracker::take`]; more add nothing to
+/// the measured latency.
 const MOST_TRIGGERS: usize = 100;
 
-/// Something the API server (or a folder of manifests) said.
+/// What the API server (or a folder of manifests) reports.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A full list of one kind begins. Who is not named before its end is gone.
     Listing(Kind),
     /// The full list is complete.
     Listed(Kind),
-    /// This is what the object looks like now.
+    /// The object in its present state.
     Put {
         /// The object.
         object: Object,
@@ -109,7 +110,7 @@ pub struct Entry {
     pub slices: Vec<Arc<Slice>>,
 }
 
-/// What to look at again, and what to tell about it.
+/// What to decide again, and since when it is pending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Services that changed, or whose slices did.
@@ -120,7 +121,7 @@ pub struct Changes {
     pub triggers: BTreeMap<ServiceKey, Vec<SystemTime>>,
 }
 
-/// What a Service looked like when it was last taken, for the parts that differ now.
+/// A Service as it was when it was last taken, for the parts that differ now.
 #[derive(Debug, Default)]
 struct Pending {
     service: Option<PendingService>,
@@ -140,7 +141,7 @@ struct PendingSlice {
     triggers: Vec<SystemTime>,
 }
 
-/// The newest state of every object, and what changed since the last look.
+/// The newest state of every object, and what changed since the last [`Tracker::take`].
 #[derive(Debug)]
 pub struct Tracker {
     started: SystemTime,
@@ -232,11 +233,6 @@ impl Tracker {
     /// Whether [`Tracker::take`] would return something.
     pub fn has_pending(&self) -> bool {
         self.is_ready() && (self.surroundings_changed || !self.pending.is_empty())
-    }
-
-    /// Says that something outside changed that [`Tracker::take`] should report as surroundings.
-    pub fn touch(&mut self) {
-        self.surroundings_changed = true;
     }
 
     /// Number of Services, and of EndpointSlices, that differ from what was last taken.
@@ -462,7 +458,7 @@ impl Tracker {
             self.pending_counts.0 -= 1;
         }
         entry.service = now;
-        self.settle(key);
+        self.prune(key);
     }
 
     /// Sets or removes a slice of one Service; returns what it was there.
@@ -517,12 +513,12 @@ impl Tracker {
             }
             (Err(_), None) => {}
         }
-        self.settle(owner);
+        self.prune(owner);
         was
     }
 
     /// Strikes out a Service that is again as it was, and forgets one of which nothing is left.
-    fn settle(&mut self, key: &ServiceKey) {
+    fn prune(&mut self, key: &ServiceKey) {
         if self
             .pending
             .get(key)

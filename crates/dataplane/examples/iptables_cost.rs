@@ -14,22 +14,17 @@
 )]
 
 use std::net::IpAddr;
-use std::time::Duration;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use ferrule_core::desired::{Delta, Desired};
+use ferrule_core::desired::Desired;
 use ferrule_core::facts::{DetectLocal, Settings};
-use ferrule_core::issue::Kind;
-use ferrule_core::model::{
-    Family, PerFamily, Port, Protocol, Service, ServiceKey, ServicePort, ServiceType, Slice,
-    SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
-};
-use ferrule_core::track::{Event, Object, Tracker};
+use ferrule_core::model::{Family, Service, Slice};
 use ferrule_dataplane::iptables::{self, Iptables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::{Batch, Chain, Expr, Nft, Rule, Verdict};
 use ferrule_kernel::xt::{Flavour, Xt};
+use ferrule_testbed::cluster::{self, Cluster, Objects, ep};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -52,27 +47,32 @@ fn measure(way: &str, services: u32, endpoints: u32) {
     if way == "programs" {
         dataplane = dataplane.by_programs();
     }
-    let mut cluster = Cluster::new();
+    let cidr = ["10.0.0.0/8".parse().unwrap()].into();
+    let mut cluster = Cluster::with(Settings {
+        detect_local: DetectLocal::ClusterCidr(cidr),
+        ..Settings::default()
+    });
     for number in 0..services {
-        cluster.put(Object::Service(service(number)));
-        cluster.put(Object::Slice(slice(number, 0, endpoints)));
+        cluster
+            .service(service(number))
+            .slice(slice(number, 0, endpoints));
     }
-    cluster.take();
+    cluster.step();
     println!("{way}, {services} Services with {endpoints} endpoints");
     time("  everything", || {
-        cluster.apply(&mut dataplane, Scope::Full)
+        apply(&mut dataplane, &cluster, Scope::Full)
     });
-    time("  again", || cluster.apply(&mut dataplane, Scope::Full));
+    time("  again", || apply(&mut dataplane, &cluster, Scope::Full));
     for (what, first, count) in [
         ("  one endpoint replaced", 1, endpoints),
         ("  one endpoint less", 1, endpoints - 1),
         ("  no endpoint", 1, 0),
         ("  endpoints again", 1, endpoints),
     ] {
-        cluster.put(Object::Slice(slice(services / 2, first, count)));
-        let delta = cluster.take();
+        cluster.slice(slice(services / 2, first, count));
+        let delta = cluster.step();
         let scope = Scope::Delta(&delta.families.v4);
-        time(what, || cluster.apply(&mut dataplane, scope));
+        time(what, || apply(&mut dataplane, &cluster, scope));
     }
     time("  is it intact", || {
         let mut watchers = dataplane.watch().unwrap();
@@ -158,50 +158,13 @@ fn work() -> f64 {
     nanos / 1e6
 }
 
-struct Cluster {
-    tracker: Tracker,
-    desired: Desired,
-}
-
-impl Cluster {
-    fn new() -> Self {
-        let cidr = ["10.0.0.0/8".parse().unwrap()].into();
-        let settings = Settings {
-            detect_local: DetectLocal::ClusterCidr(cidr),
-            ..Settings::default()
-        };
-        let mut tracker = Tracker::new(SystemTime::UNIX_EPOCH);
-        for kind in Kind::ALL {
-            tracker.on(Event::Listing(kind));
-            tracker.on(Event::Listed(kind));
-        }
-        Self {
-            tracker,
-            desired: Desired::new(settings),
-        }
-    }
-
-    fn put(&mut self, object: Object) {
-        self.tracker.on(Event::Put {
-            object,
-            issues: Vec::new(),
-            trigger: None,
-        });
-    }
-
-    fn take(&mut self) -> Delta {
-        let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes)
-    }
-
-    fn apply(&self, dataplane: &mut Iptables, scope: Scope<'_>) -> usize {
-        let work = Work {
-            desired: &self.desired,
-            scope,
-            local: &[],
-        };
-        dataplane.apply(&work).unwrap().steps
-    }
+fn apply(dataplane: &mut Iptables, cluster: &Cluster, scope: Scope<'_>) -> usize {
+    let work = Work {
+        desired: &cluster.desired,
+        scope,
+        local: &[],
+    };
+    dataplane.apply(&work).unwrap().steps
 }
 
 fn name(number: u32) -> String {
@@ -209,54 +172,14 @@ fn name(number: u32) -> String {
 }
 
 fn service(number: u32) -> Service {
-    Service {
-        key: ServiceKey::new("default", &name(number)),
-        created: 0,
-        kind: ServiceType::ClusterIp,
-        cluster_ips: PerFamily {
-            v4: Some(IpAddr::from((0xac00_0000 + number).to_be_bytes())),
-            v6: None,
-        },
-        external_ips: Box::default(),
-        load_balancer_ips: Box::default(),
-        source_ranges: Box::default(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy_field: TrafficPolicy::Cluster,
-        health_check_field: None,
-        affinity_seconds: None,
-        ports: [ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: Port::new(80).unwrap(),
-            node_port: None,
-        }]
-        .into(),
-    }
+    let ip = IpAddr::from((0xac00_0000 + number).to_be_bytes());
+    cluster::service(&format!("default/{}", name(number))).at(ip)
 }
 
 fn slice(number: u32, first: u32, count: u32) -> Slice {
     let endpoints = (first..first + count).map(|place| {
         let ip = 0x0a00_0000 + (number << 4) + place;
-        SliceEndpoint {
-            ip: IpAddr::from(ip.to_be_bytes()),
-            local: false,
-            ready: true,
-            serving: true,
-            terminating: false,
-            node_hint: None,
-            zone_hints: None,
-        }
+        ep(IpAddr::from(ip.to_be_bytes()))
     });
-    Slice {
-        key: SliceKey::new("default", &name(number)),
-        service: ServiceKey::new("default", &name(number)),
-        family: Family::V4,
-        ports: [SlicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: Port::new(8080).unwrap(),
-        }]
-        .into(),
-        endpoints: endpoints.collect(),
-    }
+    Slice::of(&service(number), 8080, &endpoints.collect::<Vec<_>>())
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ferrule_core::model::Family;
-pub use ferrule_kernel::memory::be_frugal;
+pub use ferrule_kernel::memory::limit_arenas;
 
 mod addresses;
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! Services as iptables rules: kube-proxy's own chains, names and remarks.
+//! Services as iptables rules: kube-proxy's own chains, names and comments.
 //!
-//! In: [`Work`]. Out: what differs, as transactions of `nf_tables` where that is the flavour, or as
-//! text for `iptables-restore`. `render` draws each exposure by itself, so that a change costs what
-//! changed; `diff` turns two drawings, or a drawing and what is there, into steps; `pack` makes
-//! transactions of them, `document` text; `apply` sends them by `tables`.
+//! In: [`Work`]. Out: rules, which the engine in `xtables` compares with what is installed and
+//! writes. `render` renders each exposure by itself, so that a change costs what changed; `layout`
+//! tells the engine which chains there are; `apply` remembers what was written.
 //!
-//! The layout is kube-proxy's: `KUBE-SERVICES` leads from addresses to `KUBE-SVC-…` and
+//! The layout is kube-proxy's: `KUBE-SERVICES` jumps from addresses to `KUBE-SVC-…` and
 //! `KUBE-EXT-…`, they choose a `KUBE-SEP-…`, and that one translates. `iptables-save` of either
 //! program prints the same, but for the order of Services.
 //!
@@ -19,30 +18,17 @@ use ferrule_core::model::Family;
 use ferrule_kernel::nfacct::Nfacct;
 
 use crate::said;
+use crate::xtables::{diff, installed};
 
 mod apply;
-mod canary;
-mod census;
-mod cleanup;
-mod diff;
-mod document;
-mod encode;
-mod entries;
-mod installed;
 mod isolate;
-mod link;
-mod listen;
-mod listing;
-mod names;
-mod pack;
+mod layout;
+pub(crate) mod names;
 mod render;
-mod rows;
-mod rule;
-mod ruleset;
 mod statics;
-mod tables;
 
 pub use apply::Iptables;
+use layout::LAYOUT;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +51,13 @@ impl Default for Options {
 /// Packets that were counted under this name, in the network namespace of the calling thread.
 ///
 /// # Errors
-/// What the kernel said; `NotFound` if there is no such counter.
+/// The kernel's error; `NotFound` if there is no such counter.
 pub fn packets(counter: &str) -> io::Result<u64> {
     let found = Nfacct::open()?.get(counter).map_err(said)?;
     Ok(found.ok_or(io::ErrorKind::NotFound)?.packets)
 }
 
-/// What `iptables-restore` would be given on a machine without rules, with the addresses that this
-/// machine has.
+/// The input of `iptables-restore` on a machine without rules and with these addresses.
 pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAddr]) -> String {
     let totals = desired.totals(family);
     let host = statics::HostFacts {
@@ -82,8 +67,8 @@ pub fn render(desired: &Desired, family: Family, options: Options, local: &[IpAd
         count_localhost: true,
     };
     let facts = desired.facts(family);
-    let ground = statics::Ground::new(family, options, facts, host, totals.listed, local);
+    let context = statics::RenderContext::new(family, options, facts, host, totals.listed, local);
     let all = desired.exposures(family).into_iter();
-    let wanted = render::ruleset(all.map(|exposure| &**exposure), &ground);
-    diff::whole(&installed::Installed::new(family), &wanted).text()
+    let wanted = render::ruleset(all.map(|exposure| &**exposure), &context);
+    diff::full(&LAYOUT, &installed::Installed::new(family), &wanted).text()
 }

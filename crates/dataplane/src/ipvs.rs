@@ -3,16 +3,93 @@
 //! The rules of that mode go with those of mode iptables, and must go first: they name the sets.
 
 use std::io;
+use std::sync::LazyLock;
 
 use ferrule_kernel::ipset::Ipset;
 use ferrule_kernel::ipvs::Ipvs;
 use ferrule_kernel::route::Route;
+use ferrule_kernel::xt::Table;
 
+use crate::iptables::names;
+use crate::xtables::chain::Chain;
+use crate::xtables::layout::{Fixed, Jump, Layout};
+use crate::xtables::rule::{Part, Rule, Target};
 use crate::{Applied, ApplyError, said};
 
 /// The interface that holds all Service addresses.
 const LINK: &str = "kube-ipvs0";
 const LINK_KIND: &str = "dummy";
+
+/// The chains of this mode.
+pub(crate) static LAYOUT: LazyLock<Layout> = LazyLock::new(|| Layout {
+    fixed: &FIXED,
+    generated: &[],
+    jumps: jumps(),
+    canary: None,
+    inspected: &[],
+});
+
+const NODE_PORT: Chain = Chain::new("KUBE-NODE-PORT");
+const FILTER: Chain = Chain::new("KUBE-IPVS-FILTER");
+const OUT_FILTER: Chain = Chain::new("KUBE-IPVS-OUT-FILTER");
+
+const FIXED: [(Table, &[Fixed]); 2] = [
+    (
+        Table::Nat,
+        &[
+            Fixed::new(names::SERVICES),
+            Fixed::new(names::POSTROUTING),
+            Fixed::new(NODE_PORT),
+            Fixed::new(Chain::new("KUBE-LOAD-BALANCER")),
+            Fixed::new(names::MARK_MASQ),
+        ],
+    ),
+    (
+        Table::Filter,
+        &[
+            Fixed::new(names::FORWARD),
+            Fixed::new(NODE_PORT),
+            Fixed::new(names::PROXY_FIREWALL),
+            Fixed::new(Chain::new("KUBE-SOURCE-RANGES-FIREWALL")),
+            Fixed::new(FILTER),
+            Fixed::new(OUT_FILTER),
+        ],
+    ),
+];
+
+/// In the order in which kube-proxy ensures them.
+fn jumps() -> Vec<Jump> {
+    const PORTALS: &str = "kubernetes service portals";
+    const FIREWALL: &str = "kube-proxy firewall rules";
+    const ACCESS: &str = "kubernetes ipvs access filter";
+    use Table::{Filter, Nat};
+    [
+        (Nat, "OUTPUT", PORTALS, names::SERVICES),
+        (Nat, "PREROUTING", PORTALS, names::SERVICES),
+        (
+            Nat,
+            "POSTROUTING",
+            "kubernetes postrouting rules",
+            names::POSTROUTING,
+        ),
+        (
+            Filter,
+            "FORWARD",
+            "kubernetes forwarding rules",
+            names::FORWARD,
+        ),
+        (Filter, "INPUT", "kubernetes health check rules", NODE_PORT),
+        (Filter, "INPUT", FIREWALL, names::PROXY_FIREWALL),
+        (Filter, "FORWARD", FIREWALL, names::PROXY_FIREWALL),
+        (Filter, "INPUT", ACCESS, FILTER),
+        (Filter, "OUTPUT", ACCESS, OUT_FILTER),
+    ]
+    .map(|(table, from, text, to)| {
+        let rule = Rule::new([Part::Comment(text.into())], Target::Jump(to));
+        Jump::first(table, from, rule)
+    })
+    .into()
+}
 
 /// Sets of IPv4. Those of IPv6 are called `KUBE-6-…`.
 const SETS: [&str; 17] = [
@@ -39,10 +116,10 @@ const SETS: [&str; 17] = [
 const LONGEST: usize = 31;
 
 /// Removes virtual servers, the interface with their addresses, and sets of both families. Each is
-/// tried, whatever happens to the others; the first failure is told.
+/// tried, whatever happens to the others; the first failure is returned.
 ///
-/// The kernel forgets all virtual servers or none. They may be somebody else's, so they stay where
-/// nothing else tells of this mode.
+/// The kernel forgets all virtual servers or none. They may belong to another program, so they stay
+/// where nothing else of this mode exists.
 ///
 /// # Errors
 /// See [`ApplyError`].
@@ -85,7 +162,7 @@ impl Removal {
     }
 
     fn destroy_sets(&mut self) {
-        let sets = self.note("open a conversation about sets", Ipset::open());
+        let sets = self.note("open a socket for sets", Ipset::open());
         let Some(mut sets) = sets.flatten() else {
             return;
         };
@@ -112,7 +189,7 @@ fn set_names() -> impl Iterator<Item = String> {
 fn find_link() -> io::Result<Option<u32>> {
     let links = Route::open()?.links().map_err(said)?;
     match links.into_iter().find(|link| link.name == LINK) {
-        // As kube-proxy does: what somebody else made under this name is his.
+        // As kube-proxy does: an interface of another kind belongs to another program.
         Some(link) if link.kind.as_deref() != Some(LINK_KIND) => {
             let kind = link.kind.as_deref().unwrap_or("another kind");
             Err(io::Error::other(format!("it is {kind}, not {LINK_KIND}")))

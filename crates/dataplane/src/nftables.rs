@@ -27,7 +27,7 @@ mod tests;
 mod text;
 
 pub use apply::Nftables;
-pub use ferrule_kernel::nft::text::Unsayable;
+pub use ferrule_kernel::nft::text::NoSyntax;
 pub use text::text;
 
 /// What the administrator decides about the rules.
@@ -35,15 +35,10 @@ pub use text::text;
 pub struct Options {
     /// The bit of a packet's mark that asks for masquerading; not 0.
     pub mark: u32,
-    /// Masquerade all traffic to cluster IPs.
-    pub masquerade_all: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            mark: 1 << 14,
-            masquerade_all: false,
-        }
+        Self { mark: 1 << 14 }
     }
 }

@@ -1,6 +1,5 @@
 //! Stale UDP flows in the kernel's real table: those go, all others stay.
 
-#![expect(clippy::disallowed_methods, reason = "tests may run programs")]
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,22 +8,14 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::process::Command;
-use std::time::SystemTime;
 
-use ferrule_core::desired::Desired;
-use ferrule_core::facts::Settings;
-use ferrule_core::issue::{Kind, ObjectKey};
-use ferrule_core::model::{
-    Family, PerFamily, Port, Protocol, Service, ServiceCidr, ServiceKey, ServicePort, ServiceType,
-    Slice, SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
-};
-use ferrule_core::track::{Event, Object, Tracker};
+use ferrule_core::model::{Family, Service, Slice};
 use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::{Scope, Work};
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
-use ferrule_kernel::netns;
+use ferrule_testbed::cluster::{self, Cluster, Objects, ep};
+use ferrule_testbed::{in_namespace, run};
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
@@ -33,18 +24,15 @@ const TCP: u8 = 6;
 /// `2001:db8::1`.
 fn in_both(test: impl Fn(Names) + Send + Sync) {
     for family in Family::ALL {
-        netns::isolated(|| {
+        in_namespace(|| {
             for arguments in [
-                "link set lo up",
                 "addr add 192.0.2.1/32 dev lo",
                 "addr add 2001:db8::1/128 dev lo nodad",
             ] {
-                let status = Command::new("ip").args(arguments.split(' ')).status();
-                assert!(status.unwrap().success(), "ip {arguments}");
+                run("ip", &arguments.split(' ').collect::<Vec<_>>());
             }
             test(Names(family));
-        })
-        .unwrap_or_else(|error| panic!("no network namespace; run as root: {error}"));
+        });
     }
 }
 
@@ -74,134 +62,81 @@ impl Names {
     }
 
     fn service(self) -> Service {
-        let mut cluster_ips = PerFamily::default();
-        cluster_ips[self.0] = Some(self.ip("10.96.0.10"));
-        Service {
-            key: ServiceKey::new("demo", "dns"),
-            created: 0,
-            kind: ServiceType::LoadBalancer,
-            cluster_ips,
-            external_ips: [self.ip("198.51.100.1")].into(),
-            load_balancer_ips: [self.ip("203.0.113.1")].into(),
-            source_ranges: Box::default(),
-            internal_policy: TrafficPolicy::Cluster,
-            external_policy_field: TrafficPolicy::Cluster,
-            health_check_field: None,
-            affinity_seconds: None,
-            ports: [ServicePort {
-                name: "dns".into(),
-                protocol: Protocol::Udp,
-                port: Port::new(53).unwrap(),
-                node_port: Port::new(30053),
-            }]
-            .into(),
-        }
+        cluster::service("dns")
+            .at(self.ip("10.96.0.10"))
+            .port("dns", 53)
+            .udp()
+            .external_ips(&[self.ip("198.51.100.1")])
+            .load_balancer(&[self.ip("203.0.113.1")])
+            .node_port(30053)
     }
 
     /// Endpoints by the last number of their address: negative ones are shutting down.
     fn slice(self, endpoints: &[i8]) -> Slice {
-        Slice {
-            key: SliceKey::new("demo", "dns-1"),
-            service: ServiceKey::new("demo", "dns"),
-            family: self.0,
-            ports: [SlicePort {
-                name: "dns".into(),
-                protocol: Protocol::Udp,
-                port: Port::new(5353).unwrap(),
-            }]
-            .into(),
-            endpoints: endpoints
-                .iter()
-                .map(|number| SliceEndpoint {
-                    ip: self.ip(&format!("10.1.0.{}", number.unsigned_abs())),
-                    local: false,
-                    ready: *number > 0,
-                    serving: true,
-                    terminating: *number < 0,
-                    node_hint: None,
-                    zone_hints: None,
-                })
-                .collect(),
-        }
+        let each = endpoints.iter().map(|number| {
+            let endpoint = ep(self.ip(&format!("10.1.0.{}", number.unsigned_abs())));
+            if *number < 0 {
+                endpoint.drain()
+            } else {
+                endpoint
+            }
+        });
+        Slice::of(&self.service(), 5353, &each.collect::<Vec<_>>())
     }
 }
 
 /// A node, and the flows through it.
 struct Scene {
     names: Names,
-    tracker: Tracker,
-    desired: Desired,
+    cluster: Cluster,
     flows: Flows,
     conntrack: Conntrack,
     /// Ports of clients that were used.
     clients: u16,
 }
 
+impl Objects for Scene {
+    fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+}
+
 impl Scene {
     fn new(names: Names) -> Self {
-        let mut tracker = Tracker::new(SystemTime::UNIX_EPOCH);
-        for kind in Kind::ALL {
-            tracker.on(Event::Listing(kind));
-            tracker.on(Event::Listed(kind));
-        }
         Self {
             names,
-            tracker,
-            desired: Desired::new(Settings::default()),
+            cluster: Cluster::new(),
             flows: Flows::open(names.0).unwrap(),
             conntrack: Conntrack::open().unwrap(),
             clients: 40_000,
         }
     }
 
-    fn put(&mut self, object: Object) {
-        self.tracker.on(Event::Put {
-            object,
-            issues: Vec::new(),
-            trigger: None,
-        });
-    }
-
-    fn service(&mut self, service: Service) {
-        self.put(Object::Service(service));
-    }
-
     fn endpoints(&mut self, endpoints: &[i8]) {
-        self.put(Object::Slice(self.names.slice(endpoints)));
-    }
-
-    fn gone(&mut self) {
-        self.tracker.on(Event::Gone {
-            key: ObjectKey::Service(ServiceKey::new("demo", "dns")),
-            issues: Vec::new(),
-        });
+        let slice = self.names.slice(endpoints);
+        self.slice(slice);
     }
 
     /// What changed is programmed.
     fn step(&mut self) -> Option<usize> {
-        let changes = self.tracker.take().unwrap_or_default();
-        let delta = self.desired.update(&self.tracker, changes);
+        let delta = self.cluster.step();
         let family = self.names.0;
-        self.flows
-            .clear(&Work {
-                desired: &self.desired,
-                scope: Scope::Delta(&delta.families[family]),
-                local: &local(),
-            })
-            .unwrap()
+        self.clear(Scope::Delta(&delta.families[family]))
     }
 
     /// Everything is looked at.
     fn whole(&mut self) -> Option<usize> {
-        let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes);
-        self.flows
-            .clear(&Work {
-                desired: &self.desired,
-                scope: Scope::Full,
-                local: &local(),
-            })
-            .unwrap()
+        self.cluster.step();
+        self.clear(Scope::Full)
+    }
+
+    fn clear(&mut self, scope: Scope<'_>) -> Option<usize> {
+        let work = Work {
+            desired: &self.cluster.desired,
+            scope,
+            local: &Addresses::open().unwrap().list(),
+        };
+        self.flows.clear(&work).unwrap()
     }
 
     /// Flows such as `10.96.0.10:53 > 10.1.0.1:5353`, each from a client port of its own.
@@ -267,11 +202,6 @@ fn set(flows: &[&str]) -> BTreeSet<String> {
     flows.iter().map(ToString::to_string).collect()
 }
 
-/// The addresses of this network.
-fn local() -> Vec<IpAddr> {
-    Addresses::open().unwrap().list()
-}
-
 #[test]
 fn core_110_flows_to_an_endpoint_that_went_are_removed_at_every_address_and_no_others() {
     in_both(|names| {
@@ -324,7 +254,7 @@ fn q_30_flows_of_a_service_without_endpoints_or_deleted_are_removed() {
         scene.endpoints(&[1, 2]);
         scene.step();
         scene.track(UDP, &ALL[..8]);
-        scene.gone();
+        scene.no_service("dns");
         assert_eq!(scene.step(), Some(8));
         assert_eq!(scene.tracked(UDP, &OTHERS), set(&OTHERS));
     });
@@ -338,9 +268,8 @@ fn q_30_flows_to_addresses_and_ports_that_a_service_gave_up_are_removed() {
         scene.endpoints(&[1, 2]);
         scene.step();
         scene.track(UDP, &ALL);
-        let mut service = names.service();
+        let mut service = names.service().node_port(30054);
         service.external_ips = Box::default();
-        service.ports[0].node_port = Port::new(30054);
         scene.service(service);
         scene.step();
         let left: Vec<&str> = ALL
@@ -356,9 +285,7 @@ fn q_30_flows_to_addresses_and_ports_that_a_service_gave_up_are_removed() {
 fn q_28_a_node_ports_number_elsewhere_is_not_ours() {
     in_both(|names| {
         let mut scene = Scene::new(names);
-        let mut service = names.service();
-        service.ports[0].port = Port::new(30053).unwrap();
-        scene.service(service);
+        scene.service(names.service().port("dns", 30053));
         scene.endpoints(&[1, 2]);
         scene.step();
         // The cluster IP has the same port as the NodePort; its own backends decide.
@@ -381,10 +308,7 @@ fn a_look_at_everything_finds_what_went_stale_unseen() {
             Family::V4 => "10.96.0.0/16",
             Family::V6 => "fd00::a:60:0:0/96",
         };
-        scene.put(Object::ServiceCidr(ServiceCidr {
-            name: "kubernetes".into(),
-            cidrs: [net.parse().unwrap()].into(),
-        }));
+        scene.service_cidr("kubernetes", &[net]);
         scene.service(names.service());
         scene.endpoints(&[1]);
         scene.track(UDP, &ALL);
@@ -410,10 +334,7 @@ fn nothing_is_looked_at_when_no_udp_service_changes() {
         scene.service(names.service());
         scene.endpoints(&[1]);
         assert_eq!(scene.step(), Some(0));
-        let mut service = names.service();
-        service.ports[0].protocol = Protocol::Tcp;
-        service.key = ServiceKey::new("demo", "web");
-        scene.service(service);
+        scene.service(cluster::service("web").at(names.ip("10.96.0.10")));
         assert_eq!(scene.step(), None);
     });
 }

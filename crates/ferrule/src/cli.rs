@@ -1,4 +1,4 @@
-//! The command line of the verbs that look inside.
+//! The command line of the verbs that inspect: `desired` and `render`.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub enum Verb {
     Render(RenderArgs),
 }
 
-/// The cluster and the settings that all of these verbs look at.
+/// The cluster and the settings that all of these verbs read.
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
     /// File or folder of YAML or JSON: Services, EndpointSlices, Nodes, ServiceCIDRs, Lists
@@ -53,7 +53,7 @@ pub struct ClusterArgs {
     #[arg(long)]
     pub family: Option<FamilyArg>,
 
-    /// Take the settings from this file, the one that `ferrule proxy --config` takes; flags beat it
+    /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -77,11 +77,11 @@ pub struct DesiredArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// Table for people or JSON for machines
+    /// Table or JSON
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 
-    /// Stay, and print what becomes different whenever the files change
+    /// Keep running and print what changes whenever the files change
     #[arg(short, long)]
     pub watch: bool,
 

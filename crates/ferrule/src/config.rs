@@ -207,7 +207,6 @@ impl Config {
         nftables::Options {
             // Validation keeps the bit below 32.
             mark: 1 << (self.masquerade_bit() & 31),
-            masquerade_all: self.masquerade_all,
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use anyhow::ensure;
 
 use crate::cli::{DesiredArgs, Output};
-use crate::complain;
-use crate::look::{self, Picture};
+use crate::inspect::{self, ClusterView};
+use crate::print_error;
 use crate::watch::manifests;
 
 mod rows;
@@ -22,7 +22,7 @@ pub fn run(arguments: &DesiredArgs) -> anyhow::Result<()> {
     let cluster = &arguments.cluster;
     if !arguments.watch {
         let events = manifests::read(&cluster.manifests, &cluster.node)?;
-        view.picture.take_in(events);
+        view.cluster.take_in(events);
         return view.print_all();
     }
     let (sender, receiver) = mpsc::sync_channel(1);
@@ -36,7 +36,7 @@ pub fn run(arguments: &DesiredArgs) -> anyhow::Result<()> {
     for read in receiver {
         match read {
             Ok(events) => {
-                view.picture.take_in(events);
+                view.cluster.take_in(events);
                 if first {
                     view.print_all()?;
                 } else {
@@ -46,7 +46,7 @@ pub fn run(arguments: &DesiredArgs) -> anyhow::Result<()> {
             }
             Err(error) if first => return Err(error.into()),
             // A file being edited is often broken for a moment: the last good state stands.
-            Err(error) => complain(&format!("warning: {:#}", anyhow::Error::from(error))),
+            Err(error) => print_error(&format!("warning: {:#}", anyhow::Error::from(error))),
         }
     }
     Ok(())
@@ -55,23 +55,23 @@ pub fn run(arguments: &DesiredArgs) -> anyhow::Result<()> {
 /// What is known, and what of it was shown.
 struct View<'a> {
     arguments: &'a DesiredArgs,
-    picture: Picture<'a>,
+    cluster: ClusterView<'a>,
     shown: Vec<Row>,
 }
 
 impl<'a> View<'a> {
     fn new(arguments: &'a DesiredArgs) -> anyhow::Result<Self> {
-        let (config, gates) = look::config(&arguments.cluster, None)?;
+        let (config, gates) = inspect::config(&arguments.cluster, None)?;
         Ok(Self {
             arguments,
-            picture: Picture::new(&arguments.cluster, config.settings(&gates)),
+            cluster: ClusterView::new(&arguments.cluster, config.settings(&gates)),
             shown: Vec::new(),
         })
     }
 
     fn rows(&self) -> Vec<Row> {
-        let families = look::families(&self.arguments.cluster);
-        let mut rows = rows::rows(&self.picture.desired, &families);
+        let families = inspect::families(&self.arguments.cluster);
+        let mut rows = rows::rows(&self.cluster.desired, &families);
         if let Some(service) = &self.arguments.service {
             rows.retain(|row| row.service == *service);
         }

@@ -11,16 +11,16 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE
 use http::{HeaderMap, Method, StatusCode};
 
 mod listen;
+mod rebind;
 mod serve;
-mod station;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use listen::{ListenError, Network};
+pub use rebind::{EVENT_ACTION, RebindingServer, Role, ServerError};
 pub use serve::Server;
-pub use station::{EVENT_ACTION, Role, Station, StationError};
 
 /// Answers requests. Never blocks: it runs on the thread that serves everybody.
 pub type Handler = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
@@ -89,7 +89,7 @@ impl Response {
         Self::new(StatusCode::NOT_FOUND, TEXT, "404 page not found\n").nosniff()
     }
 
-    /// Tells browsers to believe the type.
+    /// Makes browsers trust the content type.
     #[must_use]
     pub fn nosniff(self) -> Self {
         self.with(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))

@@ -7,16 +7,16 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod cli;
+mod clock;
 mod config;
 mod desired;
-mod follow;
+mod file_watch;
 mod health;
 mod http;
+mod inspect;
 mod logging;
-mod look;
 mod metrics;
 mod modes;
-mod moment;
 mod pages;
 mod proxy;
 mod render;
@@ -49,7 +49,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("Error: {error:#}"));
+            print_error(&format!("Error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -65,8 +65,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// One line on standard error.
 #[expect(
     clippy::print_stderr,
-    reason = "the verbs that look inside tell people directly"
+    reason = "the verbs for inspection write to the terminal"
 )]
-fn complain(line: &str) {
+fn print_error(line: &str) {
     eprintln!("{line}");
 }

@@ -44,7 +44,7 @@ pub enum SyncKind {
     Partial,
 }
 
-/// Which Kubernetes release this program stands for, and how it was built.
+/// Which Kubernetes release this program implements, and how it was built.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     /// `1`
@@ -72,7 +72,7 @@ pub struct Metrics {
     registry: Registry,
     sli: sli::Slis,
     packets: OnceLock<packets::Packets>,
-    /// Unix time of the start, if the machine tells.
+    /// Unix time of the start, if `/proc` has it.
     started: Option<f64>,
 
     sync_duration: HistogramVec,

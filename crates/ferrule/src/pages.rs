@@ -11,9 +11,9 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use jiff::tz::TimeZone;
 
+use crate::clock::{Clock, Time};
 use crate::http::{Handler, JSON, Request, Response, TEXT};
 use crate::metrics::{self, Metrics};
-use crate::moment::{Clock, Moment};
 
 mod debug;
 #[cfg(test)]
@@ -64,7 +64,7 @@ impl Pages {
     pub fn with_statusz(
         mut self,
         versions: Versions,
-        started: Moment,
+        started: Time,
         zone: TimeZone,
         clock: Clock,
     ) -> Self {

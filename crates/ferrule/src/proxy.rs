@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::complain;
 use crate::config::flags::{self, Request};
 use crate::config::options::{self, Failure, Notice, Options};
 use crate::config::{encode, v1alpha1::LoggingConfiguration};
 use crate::logging;
+use crate::print_error;
 
 mod addresses;
 mod checks;
@@ -40,12 +40,12 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     let flags = match flags::parse(words) {
         Ok(flags) => flags,
         Err(error) => {
-            complain(error.report().trim_end());
+            print_error(error.report().trim_end());
             return ExitCode::FAILURE;
         }
     };
     for notice in &flags.notices {
-        complain(notice);
+        print_error(notice);
     }
     if let Request::Print(text) = flags.request() {
         // Whoever closed the pipe has read enough.

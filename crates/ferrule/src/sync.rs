@@ -13,7 +13,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferrule_core::desired::{Desired, FamilyDelta, HealthCheck, Totals};
+use ferrule_core::desired::{Delta, Desired, FamilyDelta, HealthCheck, Totals};
 use ferrule_core::facts::{Facts, NodePorts, Settings};
 use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
@@ -293,8 +293,12 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                 }
             }
             Input::Settings(settings) => {
-                self.desired.set_settings(*settings);
-                self.tracker.touch();
+                // What is pending keeps the times at which it began.
+                self.decide();
+                let delta = self.desired.reconfigure(&self.tracker, *settings);
+                if !delta.is_empty() {
+                    self.hand_out(delta);
+                }
             }
             Input::Limits(limits) => {
                 let now = clock();
@@ -337,13 +341,18 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         }
     }
 
-    /// Brings the desired state up to date and hands each lane its part.
+    /// Brings the desired state up to date with what is pending.
     fn decide(&mut self) {
         let Some(changes) = self.tracker.take() else {
             return;
         };
         self.observer.pending(0, 0);
-        let mut delta = self.desired.update(&self.tracker, changes);
+        let delta = self.desired.update(&self.tracker, changes);
+        self.hand_out(delta);
+    }
+
+    /// Hands each lane its part of what became different.
+    fn hand_out(&mut self, mut delta: Delta) {
         for lane in &mut self.lanes {
             let part = std::mem::take(&mut delta.families[lane.family]);
             let first = !std::mem::replace(&mut lane.begun, true);
@@ -367,7 +376,8 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         let version = (self.tracker.issues_version(), self.desired.issues_version());
         if self.issues_version != version {
             self.issues_version = version;
-            let issues: Vec<&Issue> = self.tracker.issues().chain(self.desired.issues()).collect();
+            let met = self.desired.issues();
+            let issues: Vec<&Issue> = self.tracker.issues().chain(&met).collect();
             self.observer.issues(&issues);
         }
     }

@@ -1,4 +1,4 @@
-//! Tells systemd that we are ready, where it asked to be told.
+//! Notifies systemd that we are ready, where it asked for it.
 //!
 //! The protocol is one datagram to the socket named by `NOTIFY_SOCKET`; a name that begins with
 //! `@` is abstract.
@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_in_the_file_system_are_told() {
+    fn sockets_in_the_file_system_are_notified() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn abstract_sockets_are_told() {
+    fn abstract_sockets_are_notified() {
         let name = format!("ferrule-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();

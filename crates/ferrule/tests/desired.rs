@@ -108,8 +108,8 @@ kube-system/dns:dns  ClusterIP       10.96.0.53:53/TCP    balance  10.244.1.2:53
 kube-system/dns:dns  ClusterIP       10.96.0.53:53/UDP    balance  10.244.1.2:53 10.244.2.2:53  masquerade from outside the pod network
 shop/catalog:http    ClusterIP       10.96.0.10:80/TCP    balance  10.244.1.5:8080              sticky 600s; masquerade from outside the pod network
 shop/checkout:https  ClusterIP       10.96.0.20:443/TCP   balance  10.244.1.7:8443              masquerade from outside the pod network
-shop/checkout:https  LoadBalancerIP  192.0.2.100:443/TCP  balance  10.244.1.7:8443              local endpoints only; from inside: 10.244.1.7:8443; only from 203.0.113.0/24 198.51.100.0/24; masquerade from this node; health check on 32100 tells 1
-shop/checkout:https  NodePort        *:30443/TCP          balance  10.244.1.7:8443              IPv4 addresses of the node; local endpoints only; from inside: 10.244.1.7:8443; masquerade from this node; health check on 32100 tells 1
+shop/checkout:https  LoadBalancerIP  192.0.2.100:443/TCP  balance  10.244.1.7:8443              local endpoints only; from inside: 10.244.1.7:8443; only from 203.0.113.0/24 198.51.100.0/24; masquerade from this node; health check on 32100 reports 1
+shop/checkout:https  NodePort        *:30443/TCP          balance  10.244.1.7:8443              IPv4 addresses of the node; local endpoints only; from inside: 10.244.1.7:8443; masquerade from this node; health check on 32100 reports 1
 shop/idle            ClusterIP       10.96.0.30:80/TCP    reject   -
 shop/idle            ExternalIP      192.0.2.101:80/TCP   reject   -
 shop/idle            NodePort        *:30080/TCP          reject   -                            IPv4 addresses of the node

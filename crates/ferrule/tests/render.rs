@@ -1,21 +1,16 @@
 //! `ferrule render` as people and scripts run it; the real kernel is asked in a network of its own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests run programs")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and says when it cannot run"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
-use ferrule_kernel::netns;
+use ferrule_testbed::{in_namespace, run};
 
 /// Far longer than anything takes; only a failing test waits so long.
 const LONG: Duration = Duration::from_secs(30);
@@ -42,15 +37,6 @@ fn stdout(output: &Output) -> String {
 fn stderr(output: &Output) -> String {
     assert!(!output.status.success());
     String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    stdout(
-        &Command::new(program)
-            .args(arguments)
-            .output()
-            .unwrap_or_else(|error| panic!("{program} must be installed: {error}")),
-    )
 }
 
 #[test]
@@ -164,21 +150,4 @@ fn is_ready() -> io::Result<bool> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer.starts_with("HTTP/1.1 200"))
-}
-
-/// Runs a test in a network of its own, whose loopback is up.
-fn in_namespace(test: impl FnOnce() + Send) {
-    let result = netns::isolated(|| {
-        run("ip", &["link", "set", "lo", "up"]);
-        test();
-    });
-    match result {
-        Ok(()) => {}
-        Err(error)
-            if error.kind() == ErrorKind::PermissionDenied && std::env::var("CI").is_err() =>
-        {
-            eprintln!("NOT RUN: no right to make a network namespace; run as root");
-        }
-        Err(error) => panic!("no network namespace: {error}"),
-    }
 }

@@ -67,7 +67,7 @@ impl Conntrack {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Socket::open(Protocol::Netfilter).map(Self::new)
     }

@@ -20,22 +20,22 @@ mod tests;
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The kernel refused.
-    #[error("the kernel refused{}", explained(message.as_deref()))]
+    #[error("the kernel refused the request{}", explained(message.as_deref()))]
     Refused {
-        /// What it said in words, if it did.
+        /// The extended ACK message of the kernel, if any.
         message: Option<String>,
-        /// What it said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The kernel's state changed during a dump, so its parts do not fit together.
-    #[error("the dump was interrupted by a change")]
+    #[error("an external change interrupted the dump")]
     Interrupted,
     /// The request was not sent, or answers to it were lost.
-    #[error("the answer was lost")]
+    #[error("the netlink reply was lost")]
     Lost(#[source] io::Error),
-    /// The answer makes no sense.
-    #[error("the answer makes no sense")]
+    /// The reply is malformed.
+    #[error("malformed netlink reply")]
     Malformed(#[from] Malformed),
 }
 
@@ -79,7 +79,7 @@ impl Verdict {
     /// # Errors
     /// It is none.
     pub fn read(answer: &Message<'_>) -> Result<Self, Malformed> {
-        const CUT_OFF: Malformed = Malformed("error: cut off");
+        const CUT_OFF: Malformed = Malformed("error: truncated");
         let (code, rest) = answer.body.split_first_chunk::<4>().ok_or(CUT_OFF)?;
         let mut verdict = Self {
             errno: i32::from_ne_bytes(*code).wrapping_neg(),
@@ -192,7 +192,7 @@ impl<T: Transport> Exchange<T> {
             },
             false,
         )?;
-        answer.ok_or(RequestError::Malformed(Malformed("answer: there is none")))
+        answer.ok_or(RequestError::Malformed(Malformed("reply: missing")))
     }
 
     /// Makes a request of this kind that is answered by a dump.
@@ -224,7 +224,7 @@ impl<T: Transport> Exchange<T> {
     }
 
     /// The same, but parts that are interrupted and yet the same twice are taken: what changed was
-    /// something else. Long dumps would otherwise never end beside somebody who never rests.
+    /// something else. Long dumps would otherwise never end beside a process that writes all the time.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -264,7 +264,7 @@ impl<T: Transport> Exchange<T> {
         }
     }
 
-    /// Sends what somebody else numbered, as one datagram, and shows every datagram that comes
+    /// Sends messages that the caller numbered, as one datagram, and shows every datagram that comes
     /// back to `each` until that says that the last one was there.
     ///
     /// # Errors

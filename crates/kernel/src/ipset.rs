@@ -14,7 +14,7 @@ const VERSION: u16 = 1;
 const NAME: u16 = 2;
 
 /// The version of the protocol that every kernel speaks.
-const SPOKEN: u8 = 6;
+const PROTOCOL_VERSION: u8 = 6;
 
 /// A protocol's own header behind that of a message. It wants some family, and does not use it.
 const HEADER: [u8; 4] = [2, 0, 0, 0];
@@ -30,10 +30,10 @@ pub struct Ipset<T = Socket> {
 
 impl Ipset {
     /// Opens a conversation in the network namespace of the calling thread; `None` if this kernel
-    /// has no netfilter to speak with, and so no sets.
+    /// has no netfilter, and so no sets.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Option<Self>> {
         match Socket::open(Protocol::Netfilter) {
             Ok(socket) => Ok(Some(Self::new(socket))),
@@ -60,7 +60,7 @@ impl<T: Transport> Ipset<T> {
         let strictly = NLM_F_EXCL;
         let result = self.exchange.acknowledged(DESTROY, strictly, |writer| {
             writer.raw(&HEADER);
-            writer.u8(VERSION, SPOKEN);
+            writer.u8(VERSION, PROTOCOL_VERSION);
             writer.text(NAME, name);
         });
         match result {

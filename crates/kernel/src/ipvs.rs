@@ -27,7 +27,7 @@ pub struct Ipvs<T = Socket> {
 
 impl Ipvs {
     /// Opens a conversation in the network namespace of the calling thread; `None` if this kernel
-    /// has no IPVS, or has not loaded it, and so has nothing to tell.
+    /// has no IPVS, or has not loaded it, and so has no virtual servers.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -87,7 +87,7 @@ mod tests {
     use crate::recorder::{Answer, Recorder, Script};
     use crate::wire::{NLM_F_MULTI, NLMSG_DONE, Writer};
 
-    /// Families as the kernel tells of them.
+    /// Families as the kernel lists them.
     fn families(names: &[(&str, u16)]) -> Vec<u8> {
         let mut writer = Writer::new();
         for (name, number) in names {
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn all_is_forgotten_by_the_number_that_the_name_has() {
         let script = Script::default();
-        let told = families(&[("nlctrl", 16), ("IPVS", 28), ("ethtool", 29)]);
-        script.answer(Answer::Replay(vec![told]));
+        let listed = families(&[("nlctrl", 16), ("IPVS", 28), ("ethtool", 29)]);
+        script.answer(Answer::Replay(vec![listed]));
         let ipvs = Ipvs::over(Recorder::new(script.clone())).unwrap();
         ipvs.unwrap().flush().unwrap();
         let requests = script.take_requests();

@@ -11,11 +11,11 @@
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 128 * 1024;
 
-/// Lets all threads use one heap, so that what one freed serves the next, and keeps large lists
-/// out of it, so that they leave no holes. Call it before there are threads.
+/// Limits malloc to one arena for all threads, so that what one freed serves the next, and keeps
+/// large lists out of it, so that they leave no holes. Call it before there are threads.
 ///
 /// At 10,000 Services this is a third of the peak.
-pub fn be_frugal() {
+pub fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes two numbers and keeps nothing of ours. Where it fails, more memory is used.
     unsafe {
@@ -26,7 +26,7 @@ pub fn be_frugal() {
 }
 
 /// Gives free memory back to the system.
-pub fn give_back() {
+pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number; only touches memory that nobody uses.
     unsafe {

@@ -41,7 +41,7 @@ fn assert_elsewhere() -> io::Result<()> {
         result => result?,
     };
     if here == process || here == first {
-        return Err(io::Error::other("still in the network of the machine"));
+        return Err(io::Error::other("still in the host network namespace"));
     }
     Ok(())
 }

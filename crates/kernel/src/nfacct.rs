@@ -38,7 +38,7 @@ impl Nfacct {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Socket::open(Protocol::Netfilter).map(Self::new)
     }
@@ -87,7 +87,7 @@ impl<T: Transport> Nfacct<T> {
                 writer.text(NAME, name);
             });
         match result {
-            // Somebody else was quicker.
+            // Another process was quicker.
             Err(RequestError::Refused { source, .. })
                 if source.kind() == io::ErrorKind::AlreadyExists =>
             {

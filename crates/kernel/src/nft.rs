@@ -37,7 +37,7 @@ pub use compat::Extension;
 pub use element::{Element, Elements};
 pub use expr::{Expr, Reg};
 pub use object::{Generation, Held, Object};
-pub use set::{Field, Leads, Set, Stay};
+pub use set::{Field, MapData, Set, Timeout};
 pub use table::Table;
 pub use value::{Comment, Data, Name, Value, Verdict};
 pub use watch::{Change, Event, Watch};
@@ -67,14 +67,14 @@ pub struct Snapshot {
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
-/// How often a snapshot is begun again because somebody changed something meanwhile.
+/// How often a snapshot is begun again because of an external change meanwhile.
 const ATTEMPTS: usize = 5;
 
 impl Nft {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Socket::open(Protocol::Netfilter).map(Self::new)
     }
@@ -271,7 +271,7 @@ impl<T: Transport> Nft<T> {
     /// A table with everything in it, all of one generation; `None` if there is no such table.
     ///
     /// # Errors
-    /// See [`RequestError`]; `Interrupted` if somebody changes rules all the time.
+    /// See [`RequestError`]; `Interrupted` if another process changes rules all the time.
     pub fn snapshot(
         &mut self,
         family: Family,

@@ -3,7 +3,7 @@
 //! Without instructions it is content with everything: it acknowledges what wants to be
 //! acknowledged, answers dumps with nothing, and counts the generations of nftables.
 //!
-//! It does not remember what it was told to create.
+//! It does not remember what requests create.
 
 use std::collections::VecDeque;
 use std::io;

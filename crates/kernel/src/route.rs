@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::exchange::{Exchange, RequestError};
-use crate::socket::{Heard, Protocol, Socket, Transport};
+use crate::socket::{Protocol, Received, Socket, Transport};
 use crate::wire::{Attribute, Attributes, Malformed, Message, attributes, messages};
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Somebody else has the same one.
+    /// Another host has the same one.
     pub const DUPLICATE: u32 = 0x8;
     /// Not to be used for what is new.
     pub const DEPRECATED: u32 = 0x20;
@@ -92,7 +92,7 @@ impl Route {
     /// Opens a conversation in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Socket::open(Protocol::Route).map(Self::new)
     }
@@ -152,7 +152,7 @@ impl<T: Transport> Route<T> {
     }
 }
 
-/// Something that was heard.
+/// One notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An interface is new or different.
@@ -167,7 +167,7 @@ pub enum Event {
     Missed,
 }
 
-/// Somebody who listens to changes of interfaces and addresses.
+/// A subscription to changes of interfaces and addresses.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -177,7 +177,7 @@ impl Watch {
     /// Listens in the network namespace of the calling thread, from now on.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         Self::of(&[GROUP_LINK, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS])
     }
@@ -185,7 +185,7 @@ impl Watch {
     /// The same for addresses alone: interfaces come and go with every pod.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn addresses() -> io::Result<Self> {
         Self::of(&[GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS])
     }
@@ -201,12 +201,12 @@ impl Watch {
     /// The next few events in order; none if nothing happens for so long.
     ///
     /// # Errors
-    /// What the kernel said.
-    pub fn next(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
-        Ok(match self.socket.listen(patience)? {
-            Heard::Nothing => Vec::new(),
-            Heard::Missed => vec![Event::Missed],
-            Heard::Datagram(datagram) => read_events(datagram),
+    /// The error of the kernel.
+    pub fn next(&mut self, timeout: Duration) -> io::Result<Vec<Event>> {
+        Ok(match self.socket.listen(timeout)? {
+            Received::Nothing => Vec::new(),
+            Received::Missed => vec![Event::Missed],
+            Received::Datagram(datagram) => read_events(datagram),
         })
     }
 }
@@ -242,7 +242,7 @@ fn read_link(message: &Message<'_>) -> Result<Link, Malformed> {
     let header: &[u8; LINK_HEADER] = message
         .body
         .first_chunk()
-        .ok_or(Malformed("link: cut off"))?;
+        .ok_or(Malformed("link: truncated"))?;
     let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
     let mut link = Link {
         index: u32::from_ne_bytes([i0, i1, i2, i3]),
@@ -275,7 +275,7 @@ fn read_address(message: &Message<'_>) -> Result<Option<Address>, Malformed> {
     let header: &[u8; ADDRESS_HEADER] = message
         .body
         .first_chunk()
-        .ok_or(Malformed("address: cut off"))?;
+        .ok_or(Malformed("address: truncated"))?;
     let [_, prefix, flags, scope, a, b, c, d] = *header;
     let (mut local, mut given, mut flags) = (None, None, u32::from(flags));
     for attr in message.attributes(ADDRESS_HEADER)? {

@@ -40,7 +40,7 @@ pub trait Transport {
     fn port(&self) -> u32;
 }
 
-/// What is spoken on a socket.
+/// The netlink protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Links, addresses, routes.
@@ -51,9 +51,9 @@ pub enum Protocol {
     Generic,
 }
 
-/// What was heard of changes.
+/// What was received on a socket that subscribes to notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<'a> {
+pub enum Received<'a> {
     /// Nothing, for as long as was waited.
     Nothing,
     /// Messages.
@@ -63,7 +63,7 @@ pub enum Heard<'a> {
 }
 
 /// How long an answer may take that should be there already.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kernel splits dumps into pieces of at most 32 KiB; single messages may be longer.
 const RECEIVE_BUFFER: usize = 256 * 1024;
@@ -84,7 +84,7 @@ impl Socket {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel said; `Unsupported` if it does not speak the protocol.
+    /// The error of the kernel; `Unsupported` if it does not speak the protocol.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         let opened = sys::open(match protocol {
             Protocol::Route => libc::NETLINK_ROUTE,
@@ -100,7 +100,7 @@ impl Socket {
         // Errors then say where and why, and do not repeat the request.
         sys::set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;
         sys::set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
-        sys::set_patience(&fd, PATIENCE)?;
+        sys::set_timeout(&fd, TIMEOUT)?;
         let port = sys::port(&fd)?;
         Ok(Self {
             fd,
@@ -109,10 +109,10 @@ impl Socket {
         })
     }
 
-    /// Asks to be told of changes in this group.
+    /// Subscribes to the notifications of this multicast group.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn join(&self, group: u32) -> io::Result<()> {
         let group = i32::try_from(group).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         sys::set_option(
@@ -127,23 +127,23 @@ impl Socket {
     /// anybody. The kernel puts only changes of one sender into a datagram.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn ignore_sender(&self, port: u32) -> io::Result<()> {
         sys::drop_messages_of(&self.fd, port)
     }
 
-    /// Waits for what the kernel tells by itself, for at most this time.
+    /// Waits for a notification, for at most this time.
     ///
     /// # Errors
-    /// What the kernel said.
-    pub fn listen(&mut self, patience: Duration) -> io::Result<Heard<'_>> {
-        if !self.wait(patience)? {
-            return Ok(Heard::Nothing);
+    /// The error of the kernel.
+    pub fn listen(&mut self, timeout: Duration) -> io::Result<Received<'_>> {
+        if !self.wait(timeout)? {
+            return Ok(Received::Nothing);
         }
         match self.receive_one(false) {
-            Ok(datagram) => Ok(Heard::Datagram(datagram)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Heard::Missed),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
+            Ok(datagram) => Ok(Received::Datagram(datagram)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Received::Missed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -151,9 +151,9 @@ impl Socket {
     /// Waits until something can be received, for at most this time. Returns whether it can.
     ///
     /// # Errors
-    /// What the kernel said.
-    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        match sys::wait(&self.fd, patience) {
+    /// The error of the kernel.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        match sys::wait(&self.fd, timeout) {
             // A signal is as good as the end of the time: callers wait again.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
             result => result,

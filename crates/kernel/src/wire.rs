@@ -22,7 +22,7 @@ pub const NLM_F_REQUEST: u16 = 0x1;
 pub const NLM_F_MULTI: u16 = 0x2;
 /// Wants an acknowledgement.
 pub const NLM_F_ACK: u16 = 0x4;
-/// In a change: tell what came of it, as others are told.
+/// In a change: echo the resulting notification to the sender (`NLM_F_ECHO`).
 pub const NLM_F_ECHO: u16 = 0x8;
 /// In a dump: the kernel's state changed meanwhile.
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
@@ -266,12 +266,12 @@ impl<'a> Iterator for Messages<'a> {
         }
         let bytes = std::mem::take(&mut self.rest);
         let Some((header, _)) = bytes.split_first_chunk::<HEADER>() else {
-            return Some(Err(Malformed("message: header is cut off")));
+            return Some(Err(Malformed("message: truncated header")));
         };
         let [a, b, c, d, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
         let len = u32::from_ne_bytes([a, b, c, d]) as usize;
         let Some(body) = bytes.get(HEADER..len) else {
-            return Some(Err(Malformed("message: length is wrong")));
+            return Some(Err(Malformed("message: wrong length")));
         };
         self.rest = bytes.get(align(len)..).unwrap_or_default();
         Some(Ok(Message {
@@ -341,10 +341,10 @@ impl<'a> Attribute<'a> {
     pub fn array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
         self.payload
             .try_into()
-            .map_err(|_| Malformed("attribute: not as long as it should be"))
+            .map_err(|_| Malformed("attribute: wrong length"))
     }
 
-    /// A string up to its end mark. What is no UTF-8 is replaced: names of others may be anything.
+    /// A string up to its end mark. What is no UTF-8 is replaced: external names may be anything.
     pub fn text(&self) -> std::borrow::Cow<'a, str> {
         let end = self.payload.iter().position(|byte| *byte == 0);
         String::from_utf8_lossy(&self.payload[..end.unwrap_or(self.payload.len())])
@@ -376,11 +376,11 @@ impl<'a> Iterator for Attributes<'a> {
         }
         let bytes = std::mem::take(&mut self.rest);
         let Some((&[a, b, c, d], _)) = bytes.split_first_chunk::<4>() else {
-            return Some(Err(Malformed("attribute: header is cut off")));
+            return Some(Err(Malformed("attribute: truncated header")));
         };
         let len = usize::from(u16::from_ne_bytes([a, b]));
         let Some(payload) = bytes.get(4..len) else {
-            return Some(Err(Malformed("attribute: length is wrong")));
+            return Some(Err(Malformed("attribute: wrong length")));
         };
         self.rest = bytes.get(align(len)..).unwrap_or_default();
         Some(Ok(Attribute {

@@ -1,13 +1,11 @@
-//! iptables, spoken through the programs that come with it.
+//! iptables, by the programs that come with it.
 //!
-//! In: text for `iptables-restore`. Out: text of `iptables-save`, or an error that says in which
-//! line of the text the fault is, where that can be known. This is the only place of the program
-//! that runs other programs.
+//! In: text for `iptables-restore`. Out: text of `iptables-save`, or an error that names the line of
+//! the text at fault, where that is known. This is the only module that runs other programs.
 //!
-//! There are two flavours with the same language: the old one replaces whole tables through socket
-//! options and is guarded by a lock file; the new one translates to `nf_tables`. Which one a
-//! machine
-//! uses is found out once, when the conversation is opened.
+//! There are two flavours with the same language: legacy replaces tables through socket options and
+//! is guarded by a lock file; nft translates to `nf_tables`. Which one a machine uses is found out
+//! once, by [`Xt::open`].
 
 use std::ffi::OsString;
 use std::fmt;
@@ -36,6 +34,11 @@ impl Table {
     /// All that we use.
     pub const ALL: [Self; 3] = [Self::Mangle, Self::Filter, Self::Nat];
 
+    /// The table of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.as_str() == name)
+    }
+
     /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +55,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Why iptables did not do it.
+/// Why iptables failed.
 #[derive(Debug, thiserror::Error)]
 pub enum XtError {
     /// The program could not be run at all.
@@ -65,34 +68,46 @@ pub enum XtError {
         source: io::Error,
     },
     /// The kernel does not have the table, or no tables at all.
-    #[error("{program}: this kernel does not have what it takes: {message}")]
+    #[error("{program}: the kernel lacks the table: {message}")]
     Missing {
         /// Which program.
         program: String,
-        /// What it said.
+        /// What it printed.
         message: String,
     },
-    /// Somebody else had the tables locked the whole time.
+    /// Another program held the lock until the timeout.
     #[error("{program}: the tables are locked by another program: {message}")]
     Locked {
         /// Which program.
         program: String,
-        /// What it said.
+        /// What it printed.
         message: String,
     },
-    /// It ran, and refused.
+    /// It exited with an error.
     #[error("{program} failed: {message}")]
     Refused {
         /// Which program.
         program: String,
         /// The line of its input that is at fault, from 1.
         line: Option<usize>,
-        /// What it said.
+        /// What it printed.
         message: String,
     },
 }
 
-/// A conversation with one family's iptables.
+impl XtError {
+    /// The program that failed.
+    pub fn program(&self) -> &str {
+        match self {
+            Self::Unusable { program, .. }
+            | Self::Missing { program, .. }
+            | Self::Locked { program, .. }
+            | Self::Refused { program, .. } => program,
+        }
+    }
+}
+
+/// One family's iptables.
 #[derive(Clone, Debug)]
 pub struct Xt {
     programs: Programs,
@@ -109,29 +124,26 @@ struct Programs {
     variant: &'static str,
 }
 
-/// What a lock is waited for, in seconds.
-const PATIENCE: &str = "5";
-
-/// Chains that kubelet makes in its flavour, so that others find out which one that is.
-const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
+/// How long a lock is waited for, in seconds.
+const LOCK_TIMEOUT: &str = "5";
 
 impl Xt {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Finds iptables in the network namespace of the calling thread.
     ///
-    /// Where kubelet has left a hint about its flavour, in whichever family, that one is used, as
-    /// in kube-proxy's image; otherwise whatever `iptables` is.
+    /// The flavour is the one whose mangle table has a chain of these names, in whichever family;
+    /// otherwise that of `iptables`.
     ///
     /// # Errors
     /// There are no such programs, or they do not work here.
-    pub fn open(family: Family) -> Result<Self, XtError> {
-        Self::open_in(None, family)
+    pub fn open(family: Family, hints: &[&str]) -> Result<Self, XtError> {
+        Self::open_in(None, family, hints)
     }
 
     /// The same with programs from this folder.
     ///
     /// # Errors
     /// See [`Xt::open`].
-    pub fn open_in(folder: Option<&Path>, family: Family) -> Result<Self, XtError> {
+    pub fn open_in(folder: Option<&Path>, family: Family, hints: &[&str]) -> Result<Self, XtError> {
         let plain = Programs {
             folder: folder.map(Path::to_owned),
             family,
@@ -149,12 +161,12 @@ impl Xt {
                     family,
                     ..programs.clone()
                 });
-                both.any(|programs| programs.has_hint())
+                both.any(|programs| programs.has_hint(hints))
             });
         Self::with(hinted.unwrap_or(plain))
     }
 
-    /// A conversation in this flavour, whatever the machine's own is.
+    /// iptables in this flavour, whatever the machine's own is.
     ///
     /// # Errors
     /// See [`Xt::open`].
@@ -173,7 +185,7 @@ impl Xt {
         let text = programs.run("", &["--version"], "")?;
         let version = Version::parse(&text);
         let xt = Self { programs, version };
-        // A program for a kernel that does not have it is as good as none.
+        // Without support in the kernel the program is as good as none.
         match xt.list(Table::Nat, "POSTROUTING")? {
             Some(_) => Ok(xt),
             None => Err(XtError::Refused {
@@ -184,17 +196,22 @@ impl Xt {
         }
     }
 
+    /// Which version of iptables it is, and of which flavour.
+    pub const fn version(&self) -> &Version {
+        &self.version
+    }
+
     /// Which flavour it is.
     pub const fn flavour(&self) -> Flavour {
         self.version.flavour
     }
 
-    /// Whether masquerading from any free port can be asked for.
+    /// Whether it knows `--random-fully`.
     pub fn has_random_fully(&self) -> bool {
         self.version.at_least(1, 6, 2)
     }
 
-    /// All of a table, as text. Empty while nobody has used it.
+    /// All of a table, as text. Empty until it is first used.
     ///
     /// # Errors
     /// See [`XtError`].
@@ -202,7 +219,7 @@ impl Xt {
         self.programs.run("-save", &["-t", table.as_str()], "")
     }
 
-    /// Changes what the text says and leaves the rest: each table at once, one after the other.
+    /// Makes the changes in the text, and no others: each table at once, one after the other.
     ///
     /// # Errors
     /// See [`XtError`]. Tables before the one at fault are changed.
@@ -211,19 +228,19 @@ impl Xt {
         self.programs.run("-restore", flags, text).map(drop)
     }
 
-    /// kube-proxy's flags; what is too old to wait is not asked to.
+    /// kube-proxy's flags; old versions cannot wait for the lock.
     fn restore_flags(&self) -> &'static [&'static str] {
         if self.version.at_least(1, 6, 2) {
-            &["-w", PATIENCE, "--noflush", "--counters"]
+            &["-w", LOCK_TIMEOUT, "--noflush", "--counters"]
         } else {
             &["--noflush", "--counters"]
         }
     }
 
-    /// The same for one rule or chain: waiting came earlier there, and an end to it a little later.
+    /// The same for one rule or chain: waiting came earlier there, and its timeout a little later.
     fn wait_flags(&self) -> &'static [&'static str] {
         if self.version.at_least(1, 4, 22) {
-            &["-w", PATIENCE]
+            &["-w", LOCK_TIMEOUT]
         } else if self.version.at_least(1, 4, 20) {
             &["-w"]
         } else {
@@ -260,20 +277,23 @@ impl Programs {
         child::run(&name, &path, arguments, input)
     }
 
-    /// Whether kubelet uses this flavour.
-    fn has_hint(&self) -> bool {
-        // Asking the old flavour for a table would bring the table about.
-        if self.variant == "-legacy" && !self.has_old_mangle() {
+    /// Whether this flavour has one of these chains.
+    fn has_hint(&self, hints: &[&str]) -> bool {
+        if hints.is_empty() {
+            return false;
+        }
+        // Reading a table of the legacy flavour would make it.
+        if self.variant == "-legacy" && !self.has_legacy_mangle() {
             return false;
         }
         let saved = self.run("-save", &["-t", Table::Mangle.as_str()], "");
         saved.is_ok_and(|text| {
-            let mut lines = text.lines();
-            lines.any(|line| HINTS.iter().any(|hint| line.starts_with(hint)))
+            let mut chains = text.lines().filter_map(|line| line.strip_prefix(':'));
+            chains.any(|line| hints.contains(&line.split(' ').next().unwrap_or(line)))
         })
     }
 
-    fn has_old_mangle(&self) -> bool {
+    fn has_legacy_mangle(&self) -> bool {
         let names = match self.family {
             Family::V4 => "/proc/thread-self/net/ip_tables_names",
             Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -283,17 +303,17 @@ impl Programs {
     }
 }
 
-/// Whether a message says that something is not there, in the words of either flavour.
+/// Whether a message says that something does not exist, in the words of either flavour.
 fn says_absent(message: &str) -> bool {
     const WORDS: [&str; 5] = [
-        // 1.8.9 of the new flavour says this of a chain while its table is not there.
+        // 1.8.9 of the nft flavour prints this of a chain while its table does not exist.
         "is incompatible, use 'nft' tool",
         "No chain/target/match by that name",
         "No such file or directory",
         "does a matching rule exist",
         "does not exist",
     ];
-    // A table that is missing says so in nearly the same words; then nothing works.
+    // A missing table has nearly the same message; then nothing works.
     !message.contains("Table does not exist") && WORDS.iter().any(|word| message.contains(word))
 }
 
@@ -302,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_is_told_in_the_words_of_both_flavours() {
+    fn absence_is_recognised_in_the_words_of_both_flavours() {
         for message in [
             "iptables: No chain/target/match by that name.",
             "iptables v1.8.9 (nf_tables): chain `X' in table `nat' is incompatible, use 'nft' tool.",
@@ -341,7 +361,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let folder = Path::new("/nonexistent");
-        let error = Xt::open_in(Some(folder), Family::V6).unwrap_err();
+        let error = Xt::open_in(Some(folder), Family::V6, &[]).unwrap_err();
         assert_eq!(error.to_string(), "cannot run ip6tables");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 use socket2::{Domain, Socket, Type};
 
 use crate::place::Place;
@@ -49,7 +49,7 @@ pub enum Answer {
         /// The address that it saw.
         seen: IpAddr,
     },
-    /// Somebody said by ICMP that the port cannot be reached.
+    /// An ICMP error: port unreachable.
     Refused,
     /// The connection was reset: it arrived where nobody listens.
     Reset,
@@ -99,7 +99,7 @@ impl Ask {
         Asked::begin(self, place).wait(PATIENCE)
     }
 
-    /// Asks again and again until a pod answers, with more patience each time: on a busy machine
+    /// Asks again and again until a pod answers, with a longer timeout each time: on a busy machine
     /// every answer may come late.
     pub fn until_served(self, place: &Place) {
         for patience in 1..40 {
@@ -111,9 +111,10 @@ impl Ask {
         panic!("{self:?}: nobody answers");
     }
 
-    /// Asks all of these, and returns those that were answered after all within a short time.
-    pub fn unheard(asks: &[Self], place: &Place) -> Vec<(Self, Answer)> {
-        let asked: Vec<_> = asks.iter().map(|ask| Asked::begin(*ask, place)).collect();
+    /// Puts all of these at once, and returns those that were answered within a short time.
+    pub fn unanswered(asks: &[(&Place, Self)]) -> Vec<(Self, Answer)> {
+        let begin = |(place, ask): &(&Place, Self)| Asked::begin(*ask, place);
+        let asked: Vec<_> = asks.iter().map(begin).collect();
         thread::sleep(SILENCE);
         asked
             .into_iter()
@@ -135,7 +136,7 @@ impl Ask {
 struct Asked {
     ask: Ask,
     open: Open,
-    /// Hears refusals.
+    /// Receives ICMP errors.
     icmp: UdpSocket,
 }
 
@@ -202,7 +203,7 @@ impl Asked {
         Some(served(&text))
     }
 
-    /// A refused connection is one of ICMP if that is heard within a moment.
+    /// A refused connection is one of ICMP if that arrives within a moment.
     fn hears_icmp(&self) -> bool {
         (0..20).any(|_| {
             thread::sleep(Duration::from_millis(1));
@@ -210,7 +211,7 @@ impl Asked {
         })
     }
 
-    /// Whether ICMP said that our port cannot be reached.
+    /// Whether an ICMP error says that our port is unreachable.
     fn is_refused(&self) -> bool {
         std::iter::from_fn(|| receive(&self.icmp)).any(|message| self.refuses(&message))
     }
@@ -260,7 +261,7 @@ fn begin_udp(ask: Ask) -> UdpSocket {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((ask.from.unwrap_or(any), 0)).unwrap();
+    let socket = bind_udp(ask.from.unwrap_or(any));
     socket.set_nonblocking(true).unwrap();
     socket.connect((ask.to, ask.port)).unwrap();
     // Dropped on the way out it is an error too.
@@ -268,9 +269,24 @@ fn begin_udp(ask: Ask) -> UdpSocket {
     socket
 }
 
+/// A port that no question was put from before: the kernel tracks flows of both protocols by their
+/// ports alone, and leads a packet of an old flow where that one went.
+fn fresh_port() -> u16 {
+    static PORTS: AtomicU16 = AtomicU16::new(0);
+    0x4000 + PORTS.fetch_add(1, Ordering::Relaxed) % 0xb000
+}
+
+fn bind_udp(from: IpAddr) -> UdpSocket {
+    loop {
+        match UdpSocket::bind((from, fresh_port())) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            result => return result.unwrap(),
+        }
+    }
+}
+
 fn begin_sctp(ask: Ask) -> Open {
-    static PORTS: AtomicU16 = AtomicU16::new(40000);
-    let port = PORTS.fetch_add(1, Ordering::Relaxed) | 0x4000;
+    let port = fresh_port();
     let socket = raw(ask.family(), SCTP);
     if let Some(from) = ask.from {
         let socket = socket2::SockRef::from(&socket);

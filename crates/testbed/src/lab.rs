@@ -13,7 +13,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 
 use crate::ask::{Answer, Ask, Protocol};
 use crate::place::Place;
@@ -112,7 +112,7 @@ impl Lab {
         self.node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),
-            // Every refusal is heard, not six and then one per second.
+            // Every refusal is received, not six and then one per second.
             ("ipv4/icmp_ratelimit", "0"),
             ("ipv6/icmp/ratelimit", "0"),
         ]);

@@ -4,8 +4,9 @@
 //! test; the machine's own network is never touched. A helper that fails panics, because that is
 //! how tests fail.
 //!
-//! Needs the right to make network namespaces and the program `ip`. Where namespaces are not
-//! allowed the tests say so; where `CI` is set they fail then.
+//! Needs the right to make network namespaces and the program `ip`. An ordinary user has that right
+//! in a user namespace: there a test that nextest runs begins again ([`rights`]). Where that is not
+//! allowed either, tests say so; where `CI` is set they fail then.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,15 +18,21 @@
 use std::io::{self, Write};
 use std::process::{Command, Output, Stdio};
 
+use ferrule_core::model::Family;
 use ferrule_kernel::netns;
 
 mod ask;
+mod exposed;
 mod lab;
 mod place;
+mod rights;
 mod sctp;
 mod serve;
 
 pub use ask::{Answer, Ask, Protocol};
+pub use exposed::{EXTERNAL, KINDS, Kind, NODE_PORT, SIDES, Side, full, local};
+/// Objects and clusters in few words.
+pub use ferrule_core::testing as cluster;
 pub use lab::{Lab, address, net};
 pub use place::Place;
 
@@ -38,15 +45,33 @@ pub fn in_namespace(test: impl FnOnce() + Send) {
     or_say_so(result);
 }
 
-/// What there is to say about a network that could not be made; `None` if that is no failure here.
+/// A network that could be made; `None` if there is no right to make one and that is no failure here.
 pub(crate) fn or_say_so<T>(result: io::Result<T>) -> Option<T> {
     match result {
         Ok(made) => Some(made),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !variable("CI") => {
-            eprintln!("NOT RUN: no right to make a network namespace; run as root");
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let why = rights::begin_again();
+            assert!(!variable("CI"), "no network namespace: {error}; {why}");
+            eprintln!("NOT RUN: no right to make a network namespace, and {why}; run as root");
             None
         }
         Err(error) => panic!("no network namespace: {error}"),
+    }
+}
+
+/// The family as the kernel's crate calls it.
+pub const fn kernel(family: Family) -> ferrule_kernel::Family {
+    match family {
+        Family::V4 => ferrule_kernel::Family::V4,
+        Family::V6 => ferrule_kernel::Family::V6,
+    }
+}
+
+/// The word of `ip` and `nft` for a family.
+pub const fn word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
     }
 }
 

@@ -1,12 +1,12 @@
 //! What pods do: they answer with their number and whom they see, over every protocol.
 //!
-//! Over TCP they then repeat whatever they hear; over UDP they add what they heard.
+//! Over TCP they then repeat whatever they receive; over UDP they add what they received.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::thread;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 
 use crate::ask::{raw, transport_part};
 use crate::place::Place;
@@ -51,7 +51,7 @@ fn serve_tcp(listener: &TcpListener, number: u8) {
 fn serve_udp(socket: &UdpSocket, number: u8) {
     let mut buffer = [0; 2048];
     loop {
-        // A client that is gone is told by an error; others are not.
+        // A client that is gone is an error; others are not.
         let Ok((len, client)) = socket.recv_from(&mut buffer) else {
             continue;
         };

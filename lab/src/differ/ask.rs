@@ -33,7 +33,7 @@ const TOGETHER: usize = 4;
 /// Tries where nothing is expected to be new.
 const GLANCES: usize = 2;
 /// An answer that does come, on a very busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Source ports of every host in every world.
 #[derive(Default)]
@@ -163,7 +163,7 @@ impl Host {
             let (count, silence) = if silent {
                 (missing, self.silence)
             } else {
-                (missing.min(TOGETHER), self.silence.max(PATIENCE / 10))
+                (missing.min(TOGETHER), self.silence.max(TIMEOUT / 10))
             };
             // A sticky client's first answers decide, so they come one after the other.
             let count = if cell.sticky && !silent && tries < 4 {
@@ -193,7 +193,7 @@ impl Host {
             let pod = SocketAddr::new(self.control.into(), plan::POD_PORTS[0]);
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 // Nobody balances here, so whatever it says is an answer.
-                let _answered = timeout(PATIENCE, self.exchange(protocol, pod)).await;
+                let _answered = timeout(TIMEOUT, self.exchange(protocol, pod)).await;
             }
             let soon = Duration::from_millis(2);
             if timeout(soon, collect(&mut tries, &mut answers))
@@ -260,7 +260,7 @@ impl Host {
 async fn collect(tries: &mut JoinSet<io::Result<Answer>>, answers: &mut Answers) {
     while let Some(answer) = tries.join_next().await {
         let answer = match answer {
-            Ok(answer) => answer.unwrap_or_else(|error| probe::told(&error)),
+            Ok(answer) => answer.unwrap_or_else(|error| probe::from_error(&error)),
             Err(error) => Answer::Other(error.to_string()),
         };
         answers.insert(answer);

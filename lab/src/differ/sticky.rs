@@ -39,8 +39,9 @@ impl Met {
                     pods.entry(client).or_default().insert(pod);
                 }
             }
-            let told = pods.into_iter();
-            told.map(|(client, pods)| (client, format!("{} pods", pods.len())))
+            let counted = pods.into_iter();
+            counted
+                .map(|(client, pods)| (client, format!("{} pods", pods.len())))
                 .collect()
         });
         differing(&facts.collect::<Vec<_>>())

@@ -14,7 +14,7 @@ use crate::plan;
 use crate::probe::{Answer, Answers};
 
 /// The text of the file. `reference` is the world that is right, unless parity.md says otherwise.
-pub fn tell(history: &[State], differences: &[Difference], reference: usize) -> Result<String> {
+pub fn text(history: &[State], differences: &[Difference], reference: usize) -> Result<String> {
     let mut text = String::from("story: Say here what is true\ncovers: [NFT-001]\nsteps:\n");
     let mut before = BTreeMap::new();
     let mut items_before = Vec::new();
@@ -121,7 +121,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn write_difference(text: &mut String, difference: &Difference, reference: usize) -> Result<()> {
-    // One remark may have several lines.
+    // One comment may have several lines.
     let shown = difference.shown.join("; ").replace('\n', "\n  #");
     let Some(cell) = difference.cell else {
         writeln!(text, "  # {}: {shown}", difference.what)?;
@@ -180,7 +180,7 @@ mod tests {
                     matrix::difference(cell, vec![Answers::from([Answer::Refused]), answers])
                 })
                 .collect();
-            let text = tell(&history, &differences, 1).unwrap();
+            let text = text(&history, &differences, 1).unwrap();
             let story = Story::parse("test", &text).unwrap_or_else(|e| panic!("{e:#}\n{text}"));
             assert!(!story.steps.is_empty());
         }

@@ -1,6 +1,6 @@
 //! Notices when a change is in the kernel.
 //!
-//! In mode nftables the kernel tells everybody who listens what was committed, and the address of
+//! In mode nftables the kernel notifies listeners of what was committed, and the address of
 //! a changed endpoint occurs nowhere else, so its four bytes in a message are the arrival. In
 //! other modes a client connects to the changed Service until the new endpoint answers, which
 //! takes as many tries as balancing wants.
@@ -19,68 +19,64 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::book::Book;
 use super::lane::{Lane, reach};
+use super::latency_log::LatencyLog;
 use super::load::{FRESH, address_of, cluster_ip};
 use crate::os;
 
-/// The group in which the kernel tells of nftables, as a bit.
+/// The multicast group of nftables, as a bit.
 const GROUP: u32 = 1 << 6;
-/// Room for what is told of a large transaction.
+/// Room for the notifications of a large transaction.
 const ROOM: usize = 256 << 20;
 /// How long a thread sleeps before it looks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Somebody who watches for changes and writes down their arrival.
+/// Watches for changes and logs their arrival.
 pub struct Arrivals {
-    book: Arc<Mutex<Book>>,
+    log: Arc<Mutex<LatencyLog>>,
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Arrivals {
     pub fn watch(lane: &Lane, mode: &str) -> Result<Self> {
-        let book = Arc::new(Mutex::new(Book::default()));
+        let log = Arc::new(Mutex::new(LatencyLog::default()));
         let ended = Arc::new(AtomicBool::new(false));
-        let (notes, told) = (Arc::clone(&book), Arc::clone(&ended));
+        let (notes, ending) = (Arc::clone(&log), Arc::clone(&ended));
         let thread = if mode == "nftables" {
             let ear = lane.node.run(listen)??;
-            std::thread::spawn(move || hear(&ear, &notes, &told))
+            std::thread::spawn(move || receive(&ear, &notes, &ending))
         } else {
             let client = lane.client.duplicate()?;
-            std::thread::spawn(move || client.run(|| look(&notes, &told)))
+            std::thread::spawn(move || client.run(|| poll(&notes, &ending)))
         };
-        Ok(Self {
-            book,
-            ended,
-            thread,
-        })
+        Ok(Self { log, ended, thread })
     }
 
-    pub fn book(&self) -> MutexGuard<'_, Book> {
-        lock(&self.book)
+    pub fn log(&self) -> MutexGuard<'_, LatencyLog> {
+        lock(&self.log)
     }
 
-    /// The book itself, for others who write into it.
-    pub fn share(&self) -> Arc<Mutex<Book>> {
-        Arc::clone(&self.book)
+    /// The log itself, for others who write into it.
+    pub fn share(&self) -> Arc<Mutex<LatencyLog>> {
+        Arc::clone(&self.log)
     }
 
     /// Ends watching and returns what was written down.
-    pub fn end(self) -> Result<Book> {
+    pub fn end(self) -> Result<LatencyLog> {
         self.ended.store(true, Ordering::Relaxed);
         let result = self.thread.join();
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(std::mem::take(&mut *lock(&self.book)))
+        Ok(std::mem::take(&mut *lock(&self.log)))
     }
 }
 
 /// A panic elsewhere ends the race in any case.
-pub fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn lock(log: &Mutex<LatencyLog>) -> MutexGuard<'_, LatencyLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket that hears of all changes of nftables in the network of the calling thread.
+/// A socket that receives all changes of nftables in the network of the calling thread.
 pub fn listen() -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let ear = socket(
@@ -105,14 +101,14 @@ pub fn next<'a>(ear: &OwnedFd, room: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
     }
 }
 
-fn hear(ear: &OwnedFd, book: &Mutex<Book>, ended: &AtomicBool) -> Result<()> {
+fn receive(ear: &OwnedFd, log: &Mutex<LatencyLog>, ended: &AtomicBool) -> Result<()> {
     let mut room = vec![0; 1 << 16];
     while !ended.load(Ordering::Relaxed) {
         if let Some(message) = next(ear, &mut room)? {
             let now = os::now();
-            let mut book = lock(book);
+            let mut log = lock(log);
             for number in fresh_in(message) {
-                book.arrive(number, now);
+                log.arrive(number, now);
             }
         }
     }
@@ -129,7 +125,7 @@ fn fresh_in(message: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// How many objects of nftables a datagram tells of: everything but new generations, of which
+/// How many objects of nftables a datagram has: everything but new generations, of which
 /// there is one per transaction.
 pub fn objects(datagram: &[u8]) -> u32 {
     const NEW_GENERATION: u8 = 15;
@@ -146,12 +142,12 @@ pub fn objects(datagram: &[u8]) -> u32 {
     count
 }
 
-fn look(book: &Mutex<Book>, ended: &AtomicBool) {
+fn poll(log: &Mutex<LatencyLog>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
-        let waiting = lock(book).waiting();
+        let waiting = lock(log).waiting();
         for (number, service) in waiting {
             if reach(cluster_ip(service), 80) == Some(address_of(number)) {
-                lock(book).arrive(number, os::now());
+                lock(log).arrive(number, os::now());
             }
         }
         std::thread::sleep(Duration::from_millis(1));

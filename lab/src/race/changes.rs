@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::arrivals::{Arrivals, lock};
-use super::book::Book;
 use super::lane::Lane;
+use super::latency_log::LatencyLog;
 use super::load::{Cluster, FRESH};
 use super::spread::{Spread, middle};
 use super::{Figures, usage};
@@ -23,7 +23,7 @@ use crate::process::Process;
 /// Longer than the rest after a sync, so that every single change finds the program idle.
 const SPACING: Duration = Duration::from_millis(1500);
 /// No change may take longer than that.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// Between two changes of a churn.
 const BEAT: Duration = Duration::from_millis(10);
 
@@ -35,7 +35,7 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
     for turn in 0..count {
         let service = scattered(turn, cluster.services());
         let number = cluster.fresh()?;
-        arrivals.book().send(number, service, os::now());
+        arrivals.log().send(number, service, os::now());
         cluster
             .runtime()
             .block_on(cluster.change(service, number))?;
@@ -43,9 +43,9 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
         std::thread::sleep(SPACING);
     }
     echo.task.abort();
-    let book = arrivals.end()?;
-    let part = middle(book.parts()).map_or(f64::NAN, |(middle, ..)| middle);
-    let (lags, echoes) = (Spread::new(book.lags()), Spread::new(book.echoes()));
+    let log = arrivals.end()?;
+    let part = middle(log.parts()).map_or(f64::NAN, |(middle, ..)| middle);
+    let (lags, echoes) = (Spread::new(log.lags()), Spread::new(log.echoes()));
     Ok(Figures::from([
         ("change p50", lags.seconds(50)),
         ("change p99", lags.seconds(99)),
@@ -96,7 +96,7 @@ pub fn churn(
 /// until all were.
 async fn send_all(
     cluster: &Cluster,
-    book: Arc<Mutex<Book>>,
+    log: Arc<Mutex<LatencyLog>>,
     count: u32,
     begun: Instant,
 ) -> Result<Duration> {
@@ -105,7 +105,7 @@ async fn send_all(
         tokio::time::sleep_until((begun + BEAT * turn).into()).await;
         let service = scattered(turn, cluster.services());
         let number = cluster.fresh()?;
-        lock(&book).send(number, service, os::now());
+        lock(&log).send(number, service, os::now());
         let cluster = cluster.clone();
         running.spawn(async move { cluster.change(service, number).await });
     }
@@ -117,13 +117,10 @@ async fn send_all(
 
 /// Returns when everything has arrived.
 fn settle(arrivals: &Arrivals) -> Result<()> {
-    let settled = || arrivals.book().is_settled().then_some(());
-    match os::poll(PATIENCE, settled) {
+    let settled = || arrivals.log().is_settled().then_some(());
+    match os::poll(TIMEOUT, settled) {
         Some(()) => Ok(()),
-        None => bail!(
-            "changes that do not arrive: {:?}",
-            arrivals.book().waiting()
-        ),
+        None => bail!("changes that do not arrive: {:?}", arrivals.log().waiting()),
     }
 }
 
@@ -136,14 +133,14 @@ fn scattered(turn: u32, services: u32) -> u32 {
     u32::try_from(at).expect("below the number of Services")
 }
 
-/// A watch of EndpointSlices that does nothing: when it hears of a change, the API server has done
+/// A watch of EndpointSlices that does nothing: when it receives a change, the API server has done
 /// its part.
 struct Echo {
     task: JoinHandle<Result<()>>,
 }
 
 impl Echo {
-    fn listen(cluster: &Cluster, book: Arc<Mutex<Book>>) -> Self {
+    fn listen(cluster: &Cluster, log: Arc<Mutex<LatencyLog>>) -> Self {
         let client = cluster.client().clone();
         let task = cluster.runtime().spawn(async move {
             let path = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -160,7 +157,7 @@ impl Echo {
                     continue;
                 };
                 if let Some(number) = changed(&slice) {
-                    lock(&book).see(number, now);
+                    lock(&log).see(number, now);
                 }
             }
             Ok(())

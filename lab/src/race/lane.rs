@@ -1,6 +1,6 @@
 //! A lane: one node on which one program runs, a client, and a pod that is every endpoint.
 //!
-//! Both pods hang on the node by links of their own. Until somebody programs a Service, the node
+//! Both pods hang on the node by links of their own. Until a Service is programmed, the node
 //! says at once that its address is unreachable, so a client that tries again and again learns of
 //! the first moment at which it works. Lanes are made anew for every start from nothing and
 //! taken away afterwards.
@@ -58,8 +58,8 @@ impl Lane {
         }
         let closing = Arc::new(AtomicBool::new(false));
         let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
-        let told = Arc::clone(&closing);
-        let answering = std::thread::spawn(move || answer(&listener, &told));
+        let ending = Arc::clone(&closing);
+        let answering = std::thread::spawn(move || answer(&listener, &ending));
         Ok(Self {
             node,
             client,
@@ -119,7 +119,7 @@ pub fn reach(ip: Ipv4Addr, port: u16) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_octets(octets))
 }
 
-/// Tells every client under which address it came, and hangs up.
+/// Sends every client the address it came from, and hangs up.
 fn answer(listener: &TcpListener, closing: &AtomicBool) {
     while !closing.load(Ordering::Relaxed) {
         if let Ok((mut stream, _)) = listener.accept()

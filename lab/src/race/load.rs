@@ -69,7 +69,7 @@ impl Cluster {
         &self.client
     }
 
-    /// Adds Services until there are so many; `progress` hears how far it is.
+    /// Adds Services until there are so many; `progress` gets how far it is.
     pub fn grow(&mut self, services: u32, mut progress: impl FnMut(u32)) -> Result<()> {
         let first = self.services;
         let this = self.clone();

@@ -20,7 +20,7 @@ use crate::os;
 
 /// A turn is short enough that both ways see the same machine.
 const TURN: u32 = 200;
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects so many times each way.
 pub fn connect(lane: &Lane, services: u32, count: u32) -> Result<Figures> {
@@ -47,7 +47,7 @@ pub fn connect(lane: &Lane, services: u32, count: u32) -> Result<Figures> {
 struct Way {
     times: Vec<Duration>,
     /// Connections per second in each turn. The middle of many short turns hardly notices when
-    /// somebody else gets the processor for a while.
+    /// another process gets the processor for a while.
     rates: Vec<f64>,
 }
 
@@ -73,7 +73,7 @@ impl Way {
 /// How long it takes until a connection is there.
 fn once(to: SocketAddr) -> io::Result<Duration> {
     let begun: Instant = os::now();
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
     let took = begun.elapsed();
     // Hanging up hard leaves no port behind that would have to wait for a minute.
     let hard = linger {

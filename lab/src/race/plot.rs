@@ -10,7 +10,7 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 90.0;
-/// Told apart by everybody, also in grey: ferrule first.
+/// Distinguishable, also in grey: ferrule first.
 const COLOURS: [&str; 4] = ["#d1495b", "#7a93ac", "#1f3b57", "#888888"];
 const PANELS: [(&str, &str); 2] = [
     ("exec → every Service reachable", "reachable"),

@@ -29,7 +29,7 @@ const ROWS: &[(&str, &str)] = &[
         "change p50",
     ),
     ("… p99", "change p99"),
-    ("… of it until a bare watch hears of it, p50", "echo p50"),
+    ("… of it until a bare watch receives it, p50", "echo p50"),
     ("… of it after that, p50", "part p50"),
     ("100 changes per second: lag p50", "churn p50"),
     ("… lag p99", "churn p99"),

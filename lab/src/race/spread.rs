@@ -1,4 +1,4 @@
-//! Many timings, told by their middle and their edges.
+//! Many timings, summed up by median and extremes.
 
 use std::time::Duration;
 

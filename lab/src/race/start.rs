@@ -14,7 +14,7 @@ use crate::os;
 use crate::process::Process;
 
 /// Quadratic programs take their time.
-const PATIENCE: Duration = Duration::from_mins(20);
+const TIMEOUT: Duration = Duration::from_mins(20);
 /// How often a program is asked whether it is done. When it was it says itself, to the microsecond.
 const ASKING: Duration = Duration::from_millis(200);
 /// How many Services, all over the cluster, must answer.
@@ -108,7 +108,7 @@ fn all_reachable(lane: &Lane, services: u32, begun: Instant) -> Result<Option<Du
     lane.client.run(|| {
         for n in 0..SAMPLES {
             while reach(sample(n), 80).is_none() {
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > TIMEOUT {
                     return None;
                 }
                 std::thread::sleep(Duration::from_millis(2));
@@ -121,7 +121,7 @@ fn all_reachable(lane: &Lane, services: u32, begun: Instant) -> Result<Option<Du
 /// What a program says of its first sync.
 fn first_sync(lane: &Lane, process: &mut Process) -> Result<Syncs> {
     let begun = os::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         process.check()?;
         if let Some(syncs) = usage::syncs(lane)? {
             return Ok(syncs);

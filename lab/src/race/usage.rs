@@ -14,11 +14,11 @@ use crate::{os, probe};
 /// The unit of processor time in /proc, the same on every Linux that Rust knows.
 const TICKS_PER_SECOND: f64 = 100.0;
 const MIB: f64 = 1024.0;
-/// How often memory is looked at while somebody works.
+/// How often memory is sampled while a program works.
 const SAMPLING: Duration = Duration::from_millis(25);
 const METRICS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 10249);
 /// A program that lists 20,000 chains answers late.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Processor seconds of a program and of its children that have ended.
 pub fn cpu(id: u32) -> Result<f64> {
@@ -63,13 +63,13 @@ pub struct Samples {
 impl Sampler {
     pub fn start(id: u32) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
+        let ending = Arc::clone(&ended);
         let thread = std::thread::spawn(move || {
             let mut samples = Samples {
                 own: Vec::new(),
                 tree: 0.0,
             };
-            while !told.load(Ordering::Relaxed) {
+            while !ending.load(Ordering::Relaxed) {
                 let own = memory(id, "VmRSS").unwrap_or(0.0);
                 // A child may end while it is looked at.
                 let rss = |child: &u32| memory(*child, "VmRSS").unwrap_or(0.0);
@@ -132,7 +132,7 @@ impl Syncs {
 
 /// Asks the program; nothing when it does not answer or has not synced yet.
 pub fn syncs(lane: &Lane) -> Result<Option<Syncs>> {
-    let ask = || probe::get(SocketAddr::from(METRICS), "/metrics", PATIENCE).ok();
+    let ask = || probe::get(SocketAddr::from(METRICS), "/metrics", TIMEOUT).ok();
     let answer = lane.node.run(ask)?;
     Ok(answer.and_then(|(_, text)| parse_syncs(&text)))
 }

@@ -10,7 +10,7 @@ const SHARED: [&str; 4] = [
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-PROXY-FIREWALL",
 ];
-/// In the remark of the rule that must stay behind all others.
+/// In the comment of the rule that must stay behind all others.
 const LAST: &str = "NOTE: this must be the last rule in this chain";
 
 /// Chains by table and name.

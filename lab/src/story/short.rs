@@ -12,7 +12,7 @@
 //!   spec: { type: ClusterIP }
 //! ```
 //!
-//! Pods and Nodes are in `cast`.
+//! Pods and Nodes are in `pods_and_nodes`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::cast::{Node, Pod};
+use super::pods_and_nodes::{Node, Pod};
 use crate::api;
 use crate::plan::{self, Family, Kind};
 

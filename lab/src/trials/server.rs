@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::{PATIENCE, Stage, named, web};
+use super::{Stage, TIMEOUT, named, web};
 use crate::plan::Family;
 use crate::story::short::Memory;
 use crate::{control, os};
@@ -13,7 +13,7 @@ use crate::{control, os};
 /// Writes that must have been made between two deaths.
 const WRITES: usize = 8;
 
-/// Kills both while somebody writes all the time; what was written last must be programmed.
+/// Kills both while a client writes all the time; what was written last must be programmed.
 pub fn crash(stage: &mut Stage<'_>) -> Result<()> {
     stage.write(&["a1", "b1"])?;
     stage.settle()?;
@@ -37,7 +37,7 @@ pub fn crash(stage: &mut Stage<'_>) -> Result<()> {
         let deaths = ["apiserver", "etcd", "apiserver"].iter();
         let result = deaths.clone().try_for_each(|part| {
             let before = written.load(Ordering::Relaxed);
-            os::poll(PATIENCE, || {
+            os::poll(TIMEOUT, || {
                 (written.load(Ordering::Relaxed) >= before + WRITES).then_some(())
             })
             .context("nothing is written any more")?;
@@ -88,7 +88,7 @@ pub fn history_lost(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 fn forget(stage: &mut Stage<'_>, doomed: &[serde_json::Value]) -> Result<()> {
-    // Ends the connections, on which it would be told even asleep.
+    // Ends the connections, on which it would be notified even asleep.
     stage.lab.control.restart("apiserver")?;
     for object in doomed {
         stage.lab.control.api.delete(object)?;
@@ -99,8 +99,8 @@ fn forget(stage: &mut Stage<'_>, doomed: &[serde_json::Value]) -> Result<()> {
     stage.lab.control.restart("apiserver")
 }
 
-/// Nothing passes between ferrule and the API server, which dies meanwhile without ferrule being
-/// told.
+/// Nothing passes between ferrule and the API server, which dies meanwhile without closing
+/// the connection.
 pub fn half_open(stage: &mut Stage<'_>) -> Result<()> {
     stage.write(&["a1"])?;
     stage.settle()?;

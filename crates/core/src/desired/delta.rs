@@ -1,11 +1,11 @@
-//! What became different between two pictures.
+//! What became different between two updates of the desired state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{Endpoint, Exposure, HealthCheck};
-use crate::model::{PerFamily, PortKey, Protocol, ServiceKey};
+use super::{Exposure, HealthCheck};
+use crate::model::{PerFamily, PortKey, ServiceKey};
 
 /// All differences of one update.
 #[derive(Clone, Debug, Default)]
@@ -41,16 +41,6 @@ impl Delta {
     pub fn is_empty(&self) -> bool {
         self.families.v4.is_empty() && self.families.v6.is_empty()
     }
-
-    /// Adds a later delta, so that one that could not be applied is not lost. What went back to
-    /// where it was drops out.
-    pub fn absorb(&mut self, later: Self) {
-        for (key, triggers) in later.triggers {
-            self.triggers.entry(key).or_default().extend(triggers);
-        }
-        self.families.v4.absorb(later.families.v4);
-        self.families.v6.absorb(later.families.v6);
-    }
 }
 
 impl FamilyDelta {
@@ -74,7 +64,8 @@ impl FamilyDelta {
             .map(|(key, _)| key)
     }
 
-    /// Adds a later delta; see [`Delta::absorb`].
+    /// Adds a later delta, so that one that could not be applied is not lost. What went back to
+    /// where it was drops out.
     pub fn absorb(&mut self, later: Self) {
         for (key, change) in later.changes {
             let before = match self.changes.remove(&key) {
@@ -93,54 +84,5 @@ impl FamilyDelta {
         }
         self.health.extend(later.health);
         self.facts |= later.facts;
-    }
-}
-
-impl Change {
-    /// Endpoints that came and endpoints that went; one whose pools or locality changed is in
-    /// both. Its neighbours are in neither.
-    pub fn endpoints(&self) -> (Vec<Endpoint>, Vec<Endpoint>) {
-        let list = |side: &Option<Arc<Exposure>>| -> Vec<Endpoint> {
-            side.as_ref()
-                .map_or_else(Vec::new, |exposure| exposure.endpoints.to_vec())
-        };
-        let (before, after) = (list(&self.before), list(&self.after));
-        // Both lists have the same order, so what they share is found in one pass.
-        let (mut added, mut removed) = (Vec::new(), Vec::new());
-        let mut old = before.into_iter().peekable();
-        for endpoint in after {
-            let key = super::gather::text_key(endpoint.ip, endpoint.port);
-            let rank = |other: &Endpoint| super::gather::text_key(other.ip, other.port).cmp(&key);
-            while let Some(gone) = old.next_if(|other| rank(other).is_lt()) {
-                removed.push(gone);
-            }
-            match old.next_if(|other| rank(other).is_eq()) {
-                Some(same) if same == endpoint => {}
-                other => {
-                    removed.extend(other);
-                    added.push(endpoint);
-                }
-            }
-        }
-        removed.extend(old);
-        (added, removed)
-    }
-
-    /// Whether tracked flows may now lead to the wrong place. Only UDP: TCP and SCTP notice by
-    /// themselves.
-    pub fn makes_flows_stale(&self) -> bool {
-        let sides = [&self.before, &self.after];
-        let is_udp = sides
-            .into_iter()
-            .flatten()
-            .any(|exposure| exposure.key.protocol == Protocol::Udp);
-        is_udp
-            && match sides {
-                [Some(before), Some(after)] => {
-                    before.udp_backends != after.udp_backends
-                        || !before.addresses().eq(after.addresses())
-                }
-                _ => true,
-            }
     }
 }

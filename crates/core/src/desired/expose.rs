@@ -1,15 +1,16 @@
 //! On which addresses a Service answers on this node, and what happens there.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::family::Plan;
 use super::gather::{Candidate, Gathered, gather};
 use super::select::{Wanted, select};
 use super::{
-    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Plan,
-    Pool,
+    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Pool,
 };
 use crate::facts::{Facts, Settings};
 use crate::issue::{Issue, ObjectKey, Severity};
@@ -36,16 +37,18 @@ pub(super) fn draw(
         issues.push(Issue {
             object: ObjectKey::Service(service.key.clone()),
             field: "EndpointSlices".to_owned(),
-            message: format!("there is no {family} EndpointSlice; its {family} addresses reject"),
+            message: format!(
+                "no {family} EndpointSlice; connections to {family} addresses are rejected"
+            ),
             severity: Severity::Note,
         });
     }
     let draft = Draft {
-        settings,
         facts,
         family,
         service,
         cluster_ip,
+        external_ips: external_ips(settings, service, family),
     };
     let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
@@ -80,11 +83,11 @@ pub(super) fn draw(
 
 /// What all ports of the Service share while it is drawn.
 struct Draft<'a> {
-    settings: &'a Settings,
     facts: &'a Facts,
     family: Family,
     service: &'a Service,
     cluster_ip: IpAddr,
+    external_ips: Vec<(FrontendKind, IpAddr)>,
 }
 
 impl Draft<'_> {
@@ -126,7 +129,7 @@ impl Draft<'_> {
             port: port.port,
             action: action(internal_policy),
             inside: None,
-            masquerade: self.internal_masquerade(),
+            masquerade: self.facts.cluster_ip_masquerade,
             shadowed: false,
         };
         let has_vip = external
@@ -180,43 +183,11 @@ impl Draft<'_> {
 
     /// Addresses that outside clients use, each kind's in the order of the Service.
     fn external_addresses(&self, port: &ServicePort) -> Vec<(FrontendKind, Option<IpAddr>, Port)> {
-        let external_ips: &[IpAddr] = if self.settings.allow_external_ips {
-            &self.service.external_ips
-        } else {
-            &[]
-        };
-        let lists = [
-            (FrontendKind::ExternalIp, external_ips),
-            (
-                FrontendKind::LoadBalancerIp,
-                &self.service.load_balancer_ips,
-            ),
-        ];
-        let mut addresses = Vec::new();
-        for (kind, ips) in lists {
-            for ip in ips.iter().filter(|ip| Family::of(**ip) == self.family) {
-                let address = (kind, Some(*ip), port.port);
-                if !addresses.contains(&address) {
-                    addresses.push(address);
-                }
-            }
-        }
-        addresses.extend(
-            port.node_port
-                .map(|port| (FrontendKind::NodePort, None, port)),
-        );
-        addresses
-    }
-
-    fn internal_masquerade(&self) -> Masquerade {
-        if self.settings.masquerade_all {
-            Masquerade::Always
-        } else if self.facts.detector.is_some() {
-            Masquerade::Outside
-        } else {
-            // Without a way to tell pods from others, masquerading would hide pods' addresses.
-            Masquerade::Never
-        }
+        let ips = self.external_ips.iter();
+        let node_port = port.node_port;
+        ips.map(|(kind, ip)| (*kind, Some(*ip), port.port))
+            .chain(node_port.map(|port| (FrontendKind::NodePort, None, port)))
+            .collect()
     }
 
     /// The ranges of this family; one that holds everything lifts the restriction.
@@ -235,6 +206,32 @@ impl Draft<'_> {
             ranges
         }
     }
+}
+
+/// The external and load balancer IPs of one family, each once in each kind.
+fn external_ips(
+    settings: &Settings,
+    service: &Service,
+    family: Family,
+) -> Vec<(FrontendKind, IpAddr)> {
+    let external_ips: &[IpAddr] = if settings.allow_external_ips {
+        &service.external_ips
+    } else {
+        &[]
+    };
+    let of_kind = |kind, ips: &[IpAddr]| -> Vec<(FrontendKind, IpAddr)> {
+        let mut seen = HashSet::new();
+        ips.iter()
+            .filter(|ip| Family::of(**ip) == family && seen.insert(**ip))
+            .map(|ip| (kind, *ip))
+            .collect()
+    };
+    let mut all = of_kind(FrontendKind::ExternalIp, external_ips);
+    all.extend(of_kind(
+        FrontendKind::LoadBalancerIp,
+        &service.load_balancer_ips,
+    ));
+    all
 }
 
 /// Ready endpoints on this node, by address: two ports of one pod are one endpoint.
@@ -258,7 +255,10 @@ fn orphans(slices: &[Arc<Slice>], family: Family, issues: &mut Vec<Issue>) {
             .map(|slice| Issue {
                 object: ObjectKey::Slice(slice.key.clone()),
                 field: "metadata.labels[kubernetes.io/service-name]".to_owned(),
-                message: format!("there is no Service {} with a cluster IP", slice.service),
+                message: format!(
+                    "Service {} does not exist or has no cluster IP",
+                    slice.service
+                ),
                 severity: Severity::Note,
             }),
     );
@@ -272,7 +272,7 @@ fn duplicates(gathered: &Gathered<'_>, issues: &mut Vec<Issue>) {
     let socket = format_socket(first.endpoint.ip, first.port);
     let others = match gathered.duplicates.len() - 1 {
         0 => String::new(),
-        more => format!(" (and {more} more like it)"),
+        more => format!(" (and {more} more endpoints)"),
     };
     issues.push(Issue {
         object: ObjectKey::Slice(first.slice.key.clone()),

@@ -68,7 +68,7 @@ pub(super) fn gather<'a>(
     }
 }
 
-/// Which of two entries for the same `ip:port` tells the truth. While an endpoint moves between
+/// Which of two entries for the same `ip:port` counts. While an endpoint moves between
 /// slices both may name it; the one that is not shutting down is the newer.
 fn preference(endpoint: &SliceEndpoint) -> (bool, bool, bool, bool) {
     (

@@ -1,10 +1,13 @@
 //! What a cluster means on this node.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::facts::DetectLocal;
-use crate::issue::Severity;
+use crate::issue::{Kind, Severity};
 use crate::model::{Protocol, ServiceType};
 use crate::testing::*;
+use crate::track::{Event, Object};
 
 mod contest;
 mod laws;
@@ -12,13 +15,13 @@ mod topology;
 
 use FrontendKind::{ClusterIp, ExternalIp, LoadBalancerIp, NodePort};
 
-fn one_pod(scene: &mut Scene) {
+fn one_pod(scene: &mut Cluster) {
     scene.slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1").local()]));
 }
 
 #[test]
 fn core_080_a_dual_stack_service_has_its_address_in_each_family_and_a_single_stack_one_does_not() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a").cluster_ip("fd00::1").node_port(30000))
         .service(service("ns/b").cluster_ip("10.96.0.2"))
@@ -52,7 +55,7 @@ fn core_080_a_dual_stack_service_has_its_address_in_each_family_and_a_single_sta
 
 #[test]
 fn core_081_tcp_and_udp_ports_with_one_name_are_two_exposures() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut dns = service("ns/dns");
     dns.ports = [
         service_port("dns", Protocol::Tcp, 53),
@@ -84,11 +87,11 @@ fn core_081_tcp_and_udp_ports_with_one_name_are_two_exposures() {
 
 #[test]
 fn core_083_source_ranges_are_per_family_and_a_zero_prefix_lifts_them() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let balanced = service("ns/a")
         .cluster_ip("fd00::1")
         .load_balancer(&["198.51.100.1", "fd00:9::1"]);
-    let ranges = |scene: &Scene, family| {
+    let ranges = |scene: &Cluster, family| {
         let exposure = scene.desired.exposure(family, &http("ns/a")).unwrap();
         exposure
             .source_ranges
@@ -132,7 +135,7 @@ fn core_083_source_ranges_are_per_family_and_a_zero_prefix_lifts_them() {
 
 #[test]
 fn a_range_that_holds_the_node_lets_the_load_balancer_address_in() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(
         service("ns/a")
             .load_balancer(&["198.51.100.1"])
@@ -162,8 +165,8 @@ fn a_range_that_holds_the_node_lets_the_load_balancer_address_in() {
 
 #[test]
 fn core_084_external_local_counts_only_where_outside_traffic_can_arrive() {
-    let mut scene = Scene::new();
-    let policy = |scene: &mut Scene, service: Service| {
+    let mut scene = Cluster::new();
+    let policy = |scene: &mut Cluster, service: Service| {
         scene.service(service).step();
         scene.exposure("ns/a").external_policy
     };
@@ -174,7 +177,7 @@ fn core_084_external_local_counts_only_where_outside_traffic_can_arrive() {
         TrafficPolicy::Local
     );
     assert_eq!(
-        policy(&mut scene, plain.clone().load_balancer(&[])),
+        policy(&mut scene, plain.clone().awaiting_load_balancer()),
         TrafficPolicy::Local
     );
     // An external IP of the other family is enough.
@@ -188,14 +191,14 @@ use crate::model::Service;
 
 #[test]
 fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     one_pod(&mut scene);
-    let check = |scene: &mut Scene, mut service: Service| {
+    let check = |scene: &mut Cluster, mut service: Service| {
         service.health_check_field = Some(port(32000));
         scene.service(service).step();
         scene.desired.health_check(Family::V4, &service_key("ns/a"))
     };
-    let balanced = service("ns/a").load_balancer(&[]).external_local();
+    let balanced = service("ns/a").awaiting_load_balancer().external_local();
     assert_eq!(
         check(&mut scene, balanced.clone()),
         Some(HealthCheck {
@@ -204,7 +207,10 @@ fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() 
         })
     );
     assert_eq!(scene.exposure("ns/a").health_check_port, Some(port(32000)));
-    assert_eq!(check(&mut scene, service("ns/a").load_balancer(&[])), None);
+    assert_eq!(
+        check(&mut scene, service("ns/a").awaiting_load_balancer()),
+        None
+    );
     assert_eq!(
         check(
             &mut scene,
@@ -216,8 +222,8 @@ fn core_085_the_health_check_port_belongs_to_load_balancers_with_local_policy() 
 
 #[test]
 fn core_067_health_counts_distinct_local_ready_addresses() {
-    let mut scene = Scene::new();
-    let mut balanced = service("ns/a").load_balancer(&[]).external_local();
+    let mut scene = Cluster::new();
+    let mut balanced = service("ns/a").awaiting_load_balancer().external_local();
     balanced.health_check_field = Some(port(32000));
     balanced.ports = [
         service_port("http", Protocol::Tcp, 80),
@@ -260,12 +266,12 @@ fn core_086_without_the_gate_external_ips_do_not_exist() {
     let open = service("ns/a")
         .external_ips(&["198.51.100.7"])
         .internal_local();
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     one_pod(scene.service(open.clone()));
     scene.step();
     assert_eq!(scene.answer("ns/a", ExternalIp), "balance 10.1.0.1");
 
-    let mut scene = Scene::with(Settings {
+    let mut scene = Cluster::with(Settings {
         allow_external_ips: false,
         ..Settings::default()
     });
@@ -282,7 +288,7 @@ fn core_086_without_the_gate_external_ips_do_not_exist() {
 #[test]
 fn core_089_the_entry_that_is_not_shutting_down_wins_in_either_order() {
     for (first, second) in [("ns/a-1", "ns/a-2"), ("ns/a-2", "ns/a-1")] {
-        let mut scene = Scene::new();
+        let mut scene = Cluster::new();
         scene
             .service(service("ns/a").internal_local())
             .slice(slice(first, "ns/a", &[ep("10.1.0.1").drain()]))
@@ -303,7 +309,7 @@ fn core_089_the_entry_that_is_not_shutting_down_wins_in_either_order() {
 
 #[test]
 fn core_090_endpoints_are_sorted_by_their_text() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let texts = [
         "10.0.0.2",
         "10.0.0.10",
@@ -312,7 +318,7 @@ fn core_090_endpoints_are_sorted_by_their_text() {
         "10.0.0.100",
         "255.255.255.255",
     ];
-    let endpoints: Vec<_> = texts.iter().map(|text| ep(text)).collect();
+    let endpoints: Vec<_> = texts.iter().map(ep).collect();
     scene
         .service(service("ns/a"))
         .slice(slice("ns/a-1", "ns/a", &endpoints))
@@ -342,18 +348,28 @@ proptest::proptest! {
     }
 }
 
+/// Where tracked flows of an exposure may lead: what decides whether they are stale.
+fn flows(exposure: Option<&Exposure>) -> BTreeMap<(Option<IpAddr>, Port), Vec<(IpAddr, Port)>> {
+    let udp = exposure.filter(|exposure| exposure.key.protocol == Protocol::Udp);
+    udp.into_iter()
+        .flat_map(|exposure| {
+            let backends = exposure.udp_backends.to_vec();
+            let addresses = exposure
+                .holding()
+                .map(|frontend| (frontend.ip, frontend.port));
+            addresses.map(move |address| (address, backends.clone()))
+        })
+        .collect()
+}
+
 #[test]
 fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
-    let mut scene = Scene::new();
-    let stale = |scene: &mut Scene| {
+    let mut scene = Cluster::new();
+    let stale = |scene: &mut Cluster| {
         let delta = scene.step();
         assert_eq!(delta.families.v4.changes.len(), 1);
-        delta
-            .families
-            .v4
-            .changes
-            .values()
-            .all(Change::makes_flows_stale)
+        let change = delta.families.v4.changes.values().next().unwrap();
+        flows(change.before.as_deref()) != flows(change.after.as_deref())
     };
     scene
         .service(service("ns/a").udp())
@@ -380,7 +396,7 @@ fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
 
 #[test]
 fn udp_backends_are_all_that_answer_used_or_not() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let endpoints = [
         ep("10.1.0.1").local(),
         ep("10.1.0.2"),
@@ -403,7 +419,7 @@ fn udp_backends_are_all_that_answer_used_or_not() {
 
 #[test]
 fn every_kind_of_address_comes_in_order_with_its_port() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut all = service("ns/a")
         .node_port(30000)
         .external_ips(&["198.51.100.7", "fd00::7", "198.51.100.7"])
@@ -432,7 +448,7 @@ fn every_kind_of_address_comes_in_order_with_its_port() {
 
 #[test]
 fn node_ports_are_served_whatever_the_type_says() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut odd = service("ns/a").node_port(30000);
     odd.kind = ServiceType::ClusterIp;
     scene.service(odd).step();
@@ -454,7 +470,7 @@ fn masquerade_depends_on_policy_settings_and_what_can_be_told() {
             ..Settings::default()
         };
         settings.detect_local = detect.unwrap_or(settings.detect_local);
-        let mut scene = Scene::with(settings);
+        let mut scene = Cluster::with(settings);
         scene.service(service("ns/a").node_port(30000)).step();
         assert_eq!(scene.frontend("ns/a", ClusterIp).masquerade, expected);
         assert_eq!(
@@ -473,30 +489,51 @@ fn masquerade_depends_on_policy_settings_and_what_can_be_told() {
 
 #[test]
 fn new_settings_redraw_what_they_concern() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a").external_ips(&["198.51.100.7"]))
         .step();
-    scene.desired.set_settings(Settings {
+    let all = || Settings {
         masquerade_all: true,
         ..Settings::default()
-    });
-    let delta = scene.step();
+    };
+    let delta = scene.desired.reconfigure(&scene.tracker, all());
     assert_eq!(delta.families.v4.changed().count(), 1);
+    assert!(delta.families.v4.facts);
     assert_eq!(
         scene.frontend("ns/a", ClusterIp).masquerade,
         Masquerade::Always
     );
-    scene.desired.set_settings(Settings {
-        masquerade_all: true,
-        ..Settings::default()
-    });
+    let facts = scene.desired.facts(Family::V4);
+    assert_eq!(facts.cluster_ip_masquerade, Masquerade::Always);
+    let again = scene.desired.reconfigure(&scene.tracker, all());
+    assert!(again.is_empty());
     assert!(scene.step().is_empty());
 }
 
+#[test]
+fn new_settings_before_the_first_lists_wait_for_them() {
+    let mut tracker = Tracker::new(at(1000));
+    let mut desired = Desired::new(Settings::default());
+    tracker.on(put(Object::Service(service("ns/a"))));
+    let settings = Settings {
+        masquerade_all: true,
+        ..Settings::default()
+    };
+    assert!(desired.reconfigure(&tracker, settings).is_empty());
+    for kind in Kind::ALL {
+        tracker.on(Event::Listed(kind));
+    }
+    let changes = tracker.take().unwrap();
+    let delta = desired.update(&tracker, changes);
+    assert_eq!(delta.families.v4.changed().count(), 1);
+    let exposure = desired.exposure(Family::V4, &http("ns/a")).unwrap();
+    assert_eq!(exposure.frontends[0].masquerade, Masquerade::Always);
+}
+
 /// A scene that recognises pods by the Node's pod networks.
-fn by_node_network() -> Scene {
-    Scene::with(Settings {
+fn by_node_network() -> Cluster {
+    Cluster::with(Settings {
         detect_local: DetectLocal::NodeCidr,
         ..Settings::default()
     })
@@ -543,14 +580,14 @@ fn core_039_other_pod_networks_are_followed_without_a_restart() {
     assert_eq!(scene.desired.facts(Family::V4).detector, Some(detector));
 
     // In the other modes nobody asks.
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.node(with("10.1.0.0/24")).step();
     assert!(scene.node(with("10.2.0.0/24")).step().is_empty());
 }
 
 #[test]
 fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let mut two = service("ns/a");
     two.ports = [
         service_port("http", Protocol::Tcp, 80),
@@ -573,9 +610,20 @@ fn one_port_changing_leaves_the_other_port_out_of_the_delta() {
     );
 }
 
+/// The endpoints that are on one side of a change only: those that came, those that went.
+fn endpoints(change: &Change) -> (Vec<Endpoint>, Vec<Endpoint>) {
+    let list = |side: &Option<Arc<Exposure>>| side.as_ref().unwrap().endpoints.to_vec();
+    let (before, after) = (list(&change.before), list(&change.after));
+    let missing = |from: &[Endpoint], list: &[Endpoint]| {
+        let missing = list.iter().filter(|endpoint| !from.contains(endpoint));
+        missing.copied().collect()
+    };
+    (missing(&before, &after), missing(&after, &before))
+}
+
 #[test]
 fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let thousand = |extra: Option<&str>| -> Vec<_> {
         (0..1000)
             .map(|n| ep(&format!("10.1.{}.{}", n / 250, n % 250)))
@@ -590,37 +638,34 @@ fn an_endpoint_added_among_a_thousand_leaves_its_neighbours_alone() {
         .slice(slice("ns/a-1", "ns/a", &thousand(Some("10.1.2.255"))))
         .step();
     assert_eq!(delta.families.v4.changes.len(), 1);
-    let (added, removed) = delta.families.v4.changes[&http("ns/a")].endpoints();
+    let (added, removed) = endpoints(&delta.families.v4.changes[&http("ns/a")]);
     assert_eq!(
         added.iter().map(|e| e.ip).collect::<Vec<_>>(),
         [ip("10.1.2.255")]
     );
     assert_eq!(removed, []);
     let delta = scene.slice(slice("ns/a-1", "ns/a", &thousand(None))).step();
-    let (added, removed) = delta.families.v4.changes[&http("ns/a")].endpoints();
+    let (added, removed) = endpoints(&delta.families.v4.changes[&http("ns/a")]);
     assert_eq!((added.len(), removed.len()), (0, 1));
 }
 
 #[test]
 fn a_delta_that_was_not_applied_merges_with_the_next() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a"));
-    let mut kept = scene.step();
-    kept.absorb(
-        scene
-            .slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1")]))
-            .step(),
-    );
-    let change = &kept.families.v4.changes[&http("ns/a")];
+    let mut kept = scene.step().families.v4;
+    scene.slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1")]));
+    kept.absorb(scene.step().families.v4);
+    let change = &kept.changes[&http("ns/a")];
     assert_eq!(change.before, None);
     assert_eq!(change.after.as_ref().unwrap().endpoints.len(), 1);
-    kept.absorb(scene.no_service("ns/a").step());
-    assert!(kept.families.v4.changes.is_empty(), "it came and went");
+    kept.absorb(scene.no_service("ns/a").step().families.v4);
+    assert!(kept.changes.is_empty(), "it came and went");
 }
 
 #[test]
-fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
-    let mut scene = Scene::new();
+fn a_delta_carries_the_trigger_times_of_its_own_changes() {
+    let mut scene = Cluster::new();
     let mut send = |address: &str, trigger| {
         let object = crate::track::Object::Slice(slice("ns/a-1", "ns/a", &[ep(address)]));
         scene.tracker.on(crate::track::Event::Put {
@@ -630,14 +675,14 @@ fn trigger_times_of_a_delta_that_was_not_applied_are_carried_over() {
         });
         scene.step()
     };
-    let mut kept = send("10.1.0.1", 2000);
-    kept.absorb(send("10.1.0.2", 2001));
-    assert_eq!(kept.triggers[&service_key("ns/a")], [at(2000), at(2001)]);
+    let (first, second) = (send("10.1.0.1", 2000), send("10.1.0.2", 2001));
+    assert_eq!(first.triggers[&service_key("ns/a")], [at(2000)]);
+    assert_eq!(second.triggers[&service_key("ns/a")], [at(2001)]);
 }
 
 #[test]
-fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
-    let mut scene = Scene::new();
+fn a_service_without_slices_and_a_slice_without_its_service_are_reported() {
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/lonely"))
         .slice(slice("ns/stray", "ns/nobody", &[ep("10.1.0.1")]))
@@ -647,15 +692,15 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
     let issues: Vec<_> = scene
         .desired
         .issues()
-        .into_iter()
+        .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
         issues,
         [
-            "Service ns/lonely: EndpointSlices: there is no IPv4 EndpointSlice; its IPv4 addresses reject",
+            "Service ns/lonely: EndpointSlices: no IPv4 EndpointSlice; connections to IPv4 addresses are rejected",
             "EndpointSlice ns/stray: metadata.labels[kubernetes.io/service-name]: \
-             there is no Service ns/nobody with a cluster IP",
+             Service ns/nobody does not exist or has no cluster IP",
         ]
     );
     assert_eq!(scene.answer("ns/lonely", ClusterIp), "reject");
@@ -664,12 +709,12 @@ fn a_service_without_slices_and_a_slice_without_its_service_are_told() {
         .service(service("ns/nobody").cluster_ip("10.96.0.3"))
         .slice(slice("ns/lonely-1", "ns/lonely", &[]))
         .step();
-    assert_eq!(scene.desired.issues(), [] as [&Issue; 0]);
+    assert_eq!(scene.desired.issues(), [] as [Issue; 0]);
 }
 
 #[test]
 fn totals_follow_every_change() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(
             service("ns/a")

@@ -44,7 +44,7 @@ fn an_empty_cluster_opens_the_gate_too() {
 
 #[test]
 fn core_093_a_service_added_and_deleted_between_looks_leaves_nothing_pending() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a")).no_service("ns/a");
     assert!(!scene.tracker.has_pending());
     assert_eq!(scene.take(), None);
@@ -53,7 +53,7 @@ fn core_093_a_service_added_and_deleted_between_looks_leaves_nothing_pending() {
 
 #[test]
 fn a_service_that_changes_back_is_struck_out() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a"))
         .service(service("ns/b"))
@@ -67,7 +67,7 @@ fn a_service_that_changes_back_is_struck_out() {
 
 #[test]
 fn a_slice_that_changes_back_is_struck_out_and_its_trigger_with_it() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let first = slice("ns/a-1", "ns/a", &[ep("10.1.0.1")]);
     scene.service(service("ns/a")).slice(first.clone()).step();
     let event = |slice: Slice| Event::Put {
@@ -84,7 +84,7 @@ fn a_slice_that_changes_back_is_struck_out_and_its_trigger_with_it() {
 
 #[test]
 fn core_094_before_is_the_state_last_taken_and_after_the_newest() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a").node_port(30001)).step();
     scene.service(service("ns/a").node_port(30002));
     scene.service(service("ns/a").node_port(30003));
@@ -99,7 +99,7 @@ fn core_094_before_is_the_state_last_taken_and_after_the_newest() {
 
 #[test]
 fn core_096_an_endpoint_that_moves_between_slices_never_goes_away() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a"))
         .slice(slice("ns/a-1", "ns/a", &[ep("10.1.0.1"), ep("10.1.0.2")]))
@@ -113,7 +113,7 @@ fn core_096_an_endpoint_that_moves_between_slices_never_goes_away() {
 
 #[test]
 fn core_097_removing_an_unknown_slice_is_no_change_and_leaves_nothing_behind() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.no_slice("ns/ghost").no_service("ns/ghost");
     assert!(!scene.tracker.has_pending());
     assert_eq!(scene.tracker.keys(), []);
@@ -121,8 +121,8 @@ fn core_097_removing_an_unknown_slice_is_no_change_and_leaves_nothing_behind() {
 
 #[test]
 fn core_099_trigger_times_count_when_they_belong_to_a_change_of_ours() {
-    let mut scene = Scene::new();
-    let send = |scene: &mut Scene, slice: Slice, trigger| {
+    let mut scene = Cluster::new();
+    let send = |scene: &mut Cluster, slice: Slice, trigger| {
         scene.tracker.on(Event::Put {
             object: Object::Slice(slice),
             issues: Vec::new(),
@@ -181,7 +181,7 @@ fn core_099_trigger_times_count_when_they_belong_to_a_change_of_ours() {
 
 #[test]
 fn a_slice_moved_to_another_service_leaves_the_first() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service(service("ns/a"))
         .service(service("ns/b").cluster_ip("10.96.0.2"))
@@ -210,7 +210,7 @@ fn a_slice_moved_to_another_service_leaves_the_first() {
 
 #[test]
 fn a_replayed_list_removes_who_is_missing_and_nothing_else() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let both = [service("ns/a"), service("ns/b").cluster_ip("10.96.0.2")];
     for service in both.clone() {
         scene.service(service);
@@ -251,7 +251,7 @@ fn a_replayed_list_removes_who_is_missing_and_nothing_else() {
 
 #[test]
 fn issues_follow_their_object() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     let issue = Issue {
         object: ObjectKey::Service(service_key("ns/a")),
         field: "spec.ports[0].port".to_owned(),
@@ -282,7 +282,7 @@ fn issues_follow_their_object() {
 
 #[test]
 fn an_undecodable_object_stays_as_it_was() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.service(service("ns/a")).step();
     let key = ObjectKey::Service(service_key("ns/a"));
     let issue = Issue {
@@ -318,7 +318,7 @@ fn an_undecodable_object_stays_as_it_was() {
 
 #[test]
 fn a_deleted_node_object_does_not_move_us() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene.node(node("a")).step();
     scene.tracker.on(gone(ObjectKey::Node("here".into())));
     assert!(!scene.tracker.has_pending());
@@ -327,7 +327,7 @@ fn a_deleted_node_object_does_not_move_us() {
 
 #[test]
 fn service_cidrs_are_kept_by_object() {
-    let mut scene = Scene::new();
+    let mut scene = Cluster::new();
     scene
         .service_cidr("one", &["10.96.0.0/16"])
         .service_cidr("two", &["10.96.0.0/16", "fd00::/64"]);

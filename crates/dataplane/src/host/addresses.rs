@@ -72,3 +72,38 @@ fn read() -> io::Result<BTreeSet<(IpAddr, u32)>> {
     let all = Route::open()?.addresses().map_err(said)?;
     Ok(all.iter().map(|one| (one.address, one.link)).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use ferrule_testbed::{in_namespace, run};
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_once_and_followed() {
+        in_namespace(|| {
+            let mut addresses = Addresses::open().unwrap();
+            assert!(addresses.list().iter().any(IpAddr::is_loopback));
+            let added: IpAddr = "192.0.2.7".parse().unwrap();
+            assert!(!addresses.list().contains(&added));
+            let change = |action| {
+                run("ip", &["address", action, "192.0.2.7/32", "dev", "lo"]);
+            };
+            // What happened before may come one by one.
+            let follow = |addresses: &mut Addresses, there: bool| {
+                for _ in 0..100 {
+                    addresses.changed(Duration::from_millis(100)).unwrap();
+                    if addresses.list().contains(&added) == there {
+                        return;
+                    }
+                }
+                panic!("never: {:?}", addresses.list());
+            };
+            change("add");
+            follow(&mut addresses, true);
+            assert!(!addresses.changed(Duration::from_millis(20)).unwrap());
+            change("delete");
+            follow(&mut addresses, false);
+        });
+    }
+}

@@ -159,9 +159,3 @@ fn the_oom_score_is_written_for_this_process() {
     assert_eq!(value(&root, "proc/self/oom_score_adj"), "-999");
     assert!(machine(&[]).1.set_oom_score(0).is_err());
 }
-
-#[test]
-fn this_machine_has_a_loopback_address() {
-    let addresses = Host::default().addresses().unwrap();
-    assert!(addresses.iter().any(IpAddr::is_loopback), "{addresses:?}");
-}

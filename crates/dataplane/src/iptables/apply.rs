@@ -1,8 +1,8 @@
-//! Sends steps to the kernel, and remembers what is there.
+//! Programs the tables, and remembers what a delta needs.
 //!
 //! What a delta needs to know about the rest is little: the rules that facts about the node decide,
 //! and where in shared chains each Service port's rules are. The rest is not remembered but read
-//! back when there is doubt.
+//! again in a full sync.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,19 +13,19 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
-use super::canary::Canary;
-use super::census::Census;
-use super::diff::{self, Redrawn};
 use super::isolate::{LastGood, Refused};
-use super::listen::is_about_us;
-use super::ruleset::{Drawing, Roster, Ruleset, Statics};
-use super::statics::{self, Ground, HostFacts};
-use super::tables::{Failure, Sent, Tables, unreadable};
-use super::{Options, cleanup, names, render};
+use super::layout::LAYOUT;
+use super::statics::{self, HostFacts, RenderContext};
+use super::{Options, names, render};
 use crate::host::Host;
-use crate::{
-    Applied, ApplyError, Dataplane, Listener, Refusal, Scope, Watcher, Work, kernel_family,
-};
+use crate::xtables::counts::RuleCounts;
+use crate::xtables::diff::{self, Change};
+use crate::xtables::error::{Failure, TablesError};
+use crate::xtables::layout::Layout;
+use crate::xtables::removal::removal;
+use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
+use crate::xtables::tables::{Sent, Tables};
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, ipvs, xtables};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -44,21 +44,21 @@ pub struct Iptables {
 /// What a delta needs to know about the rest.
 #[derive(Debug)]
 struct Written {
-    ground: Ground,
+    context: RenderContext,
     statics: Statics,
-    roster: Roster,
-    census: Census,
+    index: RuleIndex,
+    counts: RuleCounts,
     /// Rules that were written last.
-    fresh: Census,
+    fresh: RuleCounts,
 }
 
 impl Iptables {
-    /// Opens a conversation in the network namespace of the calling thread.
+    /// Opens iptables in the network namespace of the calling thread.
     ///
     /// # Errors
     /// There is no iptables for this family (`NotFound`), or it does not work here.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = Xt::open(kernel_family(family)).map_err(|error| {
+        let xt = xtables::open(family).map_err(|error| {
             let kind = match &error {
                 XtError::Unusable { source, .. } => source.kind(),
                 XtError::Missing { .. } => io::ErrorKind::Unsupported,
@@ -69,7 +69,7 @@ impl Iptables {
         Ok(Self::new(family, options, xt))
     }
 
-    /// Programs through this conversation.
+    /// Programs by this iptables.
     pub fn new(family: Family, options: Options, xt: Xt) -> Self {
         let host = Host::default();
         let abilities = HostFacts {
@@ -81,7 +81,7 @@ impl Iptables {
         Self {
             family,
             options,
-            tables: Tables::new(family, xt),
+            tables: Tables::new(family, &LAYOUT, xt),
             host,
             abilities,
             written: None,
@@ -89,7 +89,7 @@ impl Iptables {
         }
     }
 
-    /// The same by iptables' programs alone, also where the tables could be spoken to directly.
+    /// The same by iptables' programs alone, also where the tables could be written directly.
     #[must_use]
     pub fn by_programs(mut self) -> Self {
         self.tables = self.tables.by_programs();
@@ -101,61 +101,66 @@ impl Iptables {
         self.tables.xt().flavour()
     }
 
-    fn ground(&self, desired: &Desired, local: &[IpAddr]) -> Ground {
+    fn context(&self, desired: &Desired, local: &[IpAddr]) -> RenderContext {
         let facts = desired.facts(self.family);
         let endpoints = desired.totals(self.family).listed;
         let (family, options, host) = (self.family, self.options, self.abilities);
-        Ground::new(family, options, facts, host, endpoints, local)
+        RenderContext::new(family, options, facts, host, endpoints, local)
     }
 
-    fn whole(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
+    fn full(&mut self, work: &Work<'_>, mut last_good: LastGood) -> Result<Applied, ApplyError> {
         let counters = make_counters();
         (self.abilities.count_invalid, self.abilities.count_localhost) = counters;
-        // Another chance for everybody. What somebody had instead is older than any delta.
+        // Everything is tried again. What a port had instead is older than any delta.
         for (key, refused) in std::mem::take(&mut self.refused) {
             last_good.remove(&key);
             last_good.extend(refused.instead.map(|instead| (key, instead)));
         }
-        let result = match self.settle(work, &last_good) {
+        let context = self.context(work.desired, work.local);
+        if context.localhost {
+            let set = self.host.route_localnet();
+            set.map_err(|error| ApplyError::Refused {
+                step: "route_localnet".to_owned(),
+                source: io::Error::other(error),
+            })?;
+        }
+        let result = match self.reconcile(work, &last_good) {
             // The kernel may have counters but no way to use them in a rule.
             Err(failure) if failure.counters && self.is_counting() => {
                 self.abilities.count_invalid = false;
                 self.abilities.count_localhost = false;
                 self.refused.clear();
-                self.settle(work, &last_good)
+                self.reconcile(work, &last_good)
             }
             result => result,
         };
-        result.map_err(|failure| refused(failure.error))
+        result.map_err(|failure| failure.error.into())
     }
 
     pub(super) const fn is_counting(&self) -> bool {
         self.abilities.count_invalid || self.abilities.count_localhost
     }
 
-    fn settle(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
-        let ground = self.ground(work.desired, work.local);
-        if ground.localhost {
-            let set = self.host.route_localnet();
-            set.map_err(|error| unreadable(io::Error::other(error)))?;
-        }
-        let (sent, wanted) = self.isolating(work.desired, &ground, last_good)?;
+    fn reconcile(&mut self, work: &Work<'_>, last_good: &LastGood) -> Result<Applied, Failure> {
+        let context = self.context(work.desired, work.local);
+        let (sent, wanted) = self.isolating(work.desired, &context, last_good)?;
         self.written = Some(Written {
-            ground,
-            roster: Roster::of(&wanted),
-            census: Census::of(&wanted),
+            context,
+            index: RuleIndex::of(&wanted),
+            counts: RuleCounts::of(&wanted),
             fresh: sent.rules,
             statics: wanted.statics,
         });
         Ok(self.applied(sent.steps))
     }
 
-    /// Makes the tables be so; what it took.
+    /// Makes the tables have these rules.
     pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
-        self.tables.settle(|there| diff::whole(there, wanted))
+        self.tables
+            .reconcile(|there| diff::full(&LAYOUT, there, wanted))
     }
 
-    /// Whether something changes about which our picture differs from what was told.
+    /// Whether a Service port changes that is not programmed as desired.
     fn concerns_refused(&self, delta: &FamilyDelta) -> bool {
         let mut keys = delta.changes.keys();
         keys.any(|key| self.refused.contains_key(key))
@@ -164,41 +169,43 @@ impl Iptables {
     fn delta(
         &mut self,
         mut written: Written,
-        ground: Ground,
+        context: RenderContext,
         desired: &Desired,
         delta: &FamilyDelta,
-    ) -> Result<Applied, XtError> {
-        let draw = |side: &Option<std::sync::Arc<_>>| {
+    ) -> Result<Applied, TablesError> {
+        let rendered = |side: &Option<std::sync::Arc<_>>| {
             let exposure = side.as_deref();
-            exposure.map_or_else(Drawing::default, |exposure| {
-                render::exposure(exposure, &ground)
+            exposure.map_or_else(PortRules::default, |exposure| {
+                render::exposure(exposure, &context)
             })
         };
-        let redrawn: Vec<Redrawn> = delta
+        let changes: Vec<Change> = delta
             .changes
             .iter()
-            .map(|(key, change)| Redrawn {
+            .map(|(key, change)| Change {
                 key: key.clone(),
-                before: draw(&change.before),
-                after: draw(&change.after),
+                before: rendered(&change.before),
+                after: rendered(&change.after),
             })
             .collect();
-        let statics = statics::build(&ground);
-        let all = || self.wanted(desired, &ground);
+        let statics = statics::build(&context);
+        let all = || self.wanted(desired, &context);
         let both = (&written.statics, &statics);
-        let document = diff::delta(&redrawn, &mut written.roster, both, all);
+        let document = diff::delta(&LAYOUT, &changes, &mut written.index, both, all);
         let sent = self.tables.send(&document);
         let sent = sent.map_err(|failure| failure.error)?;
-        let before = Census::of_statics(&written.statics);
-        let census = written.census.with(before, Census::of_statics(&statics));
-        let census = redrawn.iter().fold(census, |census, change| {
-            let before = Census::of_drawing(&change.before);
-            census.with(before, Census::of_drawing(&change.after))
+        let before = RuleCounts::of_statics(&written.statics);
+        let counts = written
+            .counts
+            .with(before, RuleCounts::of_statics(&statics));
+        let counts = changes.iter().fold(counts, |counts, change| {
+            let before = RuleCounts::of_port(&change.before);
+            counts.with(before, RuleCounts::of_port(&change.after))
         });
         self.written = Some(Written {
-            ground,
+            context,
             statics,
-            census,
+            counts,
             fresh: sent.rules,
             ..written
         });
@@ -212,7 +219,7 @@ impl Iptables {
         Applied {
             steps,
             kept: 0,
-            rules: written.map_or_else(Vec::new, |all| all.census.told(all.fresh)),
+            rules: written.map_or_else(Vec::new, |all| all.counts.reported(all.fresh)),
             refused: refused
                 .map(|(key, refused)| Refusal {
                     key: key.clone(),
@@ -227,43 +234,36 @@ impl Dataplane for Iptables {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
         // Whatever goes wrong below, we do not know any more what is in the kernel.
         let written = self.written.take();
-        let ground = self.ground(work.desired, work.local);
+        let context = self.context(work.desired, work.local);
         let mut last_good = LastGood::new();
         if let (Scope::Delta(delta), Some(written)) = (work.scope, written)
-            && written.ground.draws_like(&ground)
+            && written.context.renders_like(&context)
             && !self.concerns_refused(delta)
         {
-            match self.delta(written, ground, work.desired, delta) {
+            match self.delta(written, context, work.desired, delta) {
                 Ok(applied) => return Ok(applied),
-                // Whoever has the lock would keep us waiting for it again.
-                Err(error @ XtError::Locked { .. }) => return Err(refused(error)),
-                // Somebody changed our chains, or a rule cannot be: the whole tells which.
+                // The lock would be waited for again.
+                Err(error) if error.is_locked() => return Err(error.into()),
+                // An external change, or a rule that is refused: the full sync finds out which.
                 Err(_) => last_good = before(delta),
             }
         }
-        self.whole(work, last_good)
+        self.full(work, last_good)
     }
 
-    /// Removes our rules and chains, whichever of the two programs made them. What belongs to
-    /// kubelet and to others stays.
+    /// Removes our rules and chains, whichever program made them. Chains of kubelet and of other
+    /// programs stay.
     fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
-        let sent = self.tables.settle(cleanup::leftovers);
-        let sent = sent.map_err(|failure| refused(failure.error))?;
+        // Rules of mode ipvs jump to the same chains: neither can be removed without the other.
+        let layouts: [&Layout; 2] = [&LAYOUT, &ipvs::LAYOUT];
+        let sent = self.tables.reconcile(|there| removal(&layouts, there));
+        let sent = sent.map_err(|failure| failure.error)?;
         Ok(Applied::steps(sent.steps))
     }
 
     fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
-        // Where the kernel notifies nobody, and for what happened before anybody listened.
-        let directly = self.tables.port().is_some();
-        let canary = Canary::new(self.family, self.tables.xt().clone(), directly);
-        let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(canary)];
-        if let Some(port) = self.tables.port() {
-            let tables = &["mangle", "filter", "nat"];
-            let listener = Listener::open(self.family, port, tables, is_about_us)?;
-            watchers.push(Box::new(listener));
-        }
-        Ok(watchers)
+        self.tables.watch()
     }
 }
 
@@ -286,17 +286,4 @@ fn before(delta: &FamilyDelta) -> LastGood {
     changes
         .filter_map(|(key, change)| Some((key.clone(), change.before.clone()?)))
         .collect()
-}
-
-pub(super) fn refused(error: XtError) -> ApplyError {
-    let step = match &error {
-        XtError::Locked { .. } => return ApplyError::Locked(io::Error::other(error)),
-        XtError::Unusable { program, .. }
-        | XtError::Missing { program, .. }
-        | XtError::Refused { program, .. } => program.clone(),
-    };
-    ApplyError::Refused {
-        step,
-        source: io::Error::other(error),
-    }
 }

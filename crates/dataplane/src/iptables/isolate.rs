@@ -1,7 +1,7 @@
 //! Keeps one Service port whose rules are refused from taking all others down.
 //!
 //! iptables often names the line at fault, and then its owner is left out at once. Where it does
-//! not, halves of the Service ports are tried in a network of their own, where nobody gets hurt,
+//! not, halves of the Service ports are tried in a network of their own, where no traffic is,
 //! until the culprit is alone. That costs some tries, but only on the bad day.
 //!
 //! A Service port that is left out keeps what it had before, if that is known.
@@ -12,13 +12,16 @@ use std::sync::Arc;
 use ferrule_core::desired::{Desired, Exposure};
 use ferrule_core::model::PortKey;
 use ferrule_kernel::netns;
-use ferrule_kernel::xt::XtError;
 
 use super::apply::{Iptables, make_counters};
-use super::ruleset::Ruleset;
-use super::statics::Ground;
-use super::tables::{Failure, Sent, Tables};
-use super::{diff, render};
+use super::layout::LAYOUT;
+use super::render;
+use super::statics::RenderContext;
+use crate::xtables::diff;
+use crate::xtables::error::Failure;
+use crate::xtables::isolate::culprits;
+use crate::xtables::ruleset::Ruleset;
+use crate::xtables::tables::{Sent, Tables};
 
 /// More refused Service ports than this are not a few bad ones but a broken machine.
 const MOST_REFUSED: usize = 64;
@@ -26,7 +29,7 @@ const MOST_REFUSED: usize = 64;
 /// Why a Service port is not programmed as desired, and what it has instead.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// What was said.
+    /// The error.
     pub message: String,
     /// As it was when it was last programmed.
     pub instead: Option<Arc<Exposure>>,
@@ -36,7 +39,7 @@ pub struct Refused {
 enum Finding {
     /// Rules cannot use counters here.
     Counters,
-    /// These Service ports are refused, each with what was said; maybe none.
+    /// These Service ports are refused, each with the error; maybe none.
     Culprits(Vec<(PortKey, String)>),
 }
 
@@ -49,11 +52,11 @@ impl Iptables {
     pub(super) fn isolating(
         &mut self,
         desired: &Desired,
-        ground: &Ground,
+        context: &RenderContext,
         last_good: &LastGood,
     ) -> Result<(Sent, Ruleset), Failure> {
         loop {
-            let wanted = self.wanted(desired, ground);
+            let wanted = self.wanted(desired, context);
             let mut failure = match self.program(&wanted) {
                 Ok(sent) => return Ok((sent, wanted)),
                 Err(failure) => failure,
@@ -63,7 +66,7 @@ impl Iptables {
             }
             let culprits = match &failure.owner {
                 Some(owner) => vec![(owner.clone(), failure.error.to_string())],
-                None => match self.search(desired, ground) {
+                None => match self.search(desired, context) {
                     Finding::Culprits(culprits) => culprits,
                     Finding::Counters => {
                         failure.counters = true;
@@ -90,23 +93,23 @@ impl Iptables {
     }
 
     fn is_worth_another_try(&self, failure: &Failure) -> bool {
-        matches!(failure.error, XtError::Refused { .. })
+        failure.error.is_refusal()
             && !(failure.counters && self.is_counting())
             && self.refused.len() < MOST_REFUSED
     }
 
     /// Everything that is to be in the tables, as far as it is not refused.
-    pub(super) fn wanted(&self, desired: &Desired, ground: &Ground) -> Ruleset {
+    pub(super) fn wanted(&self, desired: &Desired, context: &RenderContext) -> Ruleset {
         let all = desired.exposures(self.family).into_iter();
         let chosen = all.filter_map(|exposure| match self.refused.get(&exposure.key) {
             None => Some(&**exposure),
             Some(refused) => refused.instead.as_deref(),
         });
-        render::ruleset(chosen, ground)
+        render::ruleset(chosen, context)
     }
 
-    /// Finds out what is refused, without being told and without touching what is installed.
-    fn search(&self, desired: &Desired, ground: &Ground) -> Finding {
+    /// Finds out what is refused, without touching what is installed.
+    fn search(&self, desired: &Desired, context: &RenderContext) -> Finding {
         let all: Vec<&Exposure> = desired
             .exposures(self.family)
             .into_iter()
@@ -118,19 +121,24 @@ impl Iptables {
                 _ => &**exposure,
             })
             .collect();
-        // The direct way tells whose fault it is, so only programs have to be asked.
+        // Direct writing names the port at fault, so only programs need this.
         let tables = self.tables.by_programs();
         let finding = netns::isolated(|| {
-            let mut trial = Trial { tables, ground };
+            let mut trial = Trial { tables, context };
             if self.is_counting() && trial.cannot_count() {
                 return Finding::Counters;
             }
-            let mut culprits = Vec::new();
-            // If not even this works, it is nobody's fault.
-            if trial.program([], ground).is_ok() {
-                trial.narrow(&all, &mut culprits);
+            // If not even this works, no Service port is at fault.
+            if trial.program([], context).is_err() {
+                return Finding::Culprits(Vec::new());
             }
-            Finding::Culprits(culprits)
+            let found = culprits(&all, MOST_REFUSED, &mut |some| {
+                let result = trial.program(some.iter().copied(), context);
+                result.map(drop).map_err(|failure| failure.error)
+            });
+            let found = found.into_iter();
+            let named = found.map(|(exposure, error)| (exposure.key.clone(), error.to_string()));
+            Finding::Culprits(named.collect())
         });
         match finding {
             Ok(finding) => finding,
@@ -141,20 +149,21 @@ impl Iptables {
     }
 }
 
-/// Attempts in a network where nobody gets hurt.
+/// Attempts in a network namespace without traffic.
 struct Trial<'a> {
     tables: Tables,
-    ground: &'a Ground,
+    context: &'a RenderContext,
 }
 
 impl Trial<'_> {
     fn program<'e>(
         &mut self,
         exposures: impl IntoIterator<Item = &'e Exposure>,
-        ground: &Ground,
+        context: &RenderContext,
     ) -> Result<Sent, Failure> {
-        let wanted = render::ruleset(exposures, ground);
-        self.tables.settle(|there| diff::whole(there, &wanted))
+        let wanted = render::ruleset(exposures, context);
+        self.tables
+            .reconcile(|there| diff::full(&LAYOUT, there, &wanted))
     }
 
     /// Whether rules that count are refused and the same without counting are not. Asked in a
@@ -163,7 +172,7 @@ impl Trial<'_> {
         if make_counters() == (false, false) {
             return true;
         }
-        let mut probe = self.ground.clone();
+        let mut probe = self.context.clone();
         probe.host.drop_invalid = true;
         probe.host.count_invalid = true;
         if self.program([], &probe).is_ok() {
@@ -171,19 +180,5 @@ impl Trial<'_> {
         }
         probe.host.count_invalid = false;
         self.program([], &probe).is_ok()
-    }
-
-    /// Looks for culprits among these.
-    fn narrow(&mut self, suspects: &[&Exposure], culprits: &mut Vec<(PortKey, String)>) {
-        let Err(failure) = self.program(suspects.iter().copied(), self.ground) else {
-            return;
-        };
-        if let [only] = suspects {
-            culprits.push((only.key.clone(), failure.error.to_string()));
-        } else if culprits.len() < MOST_REFUSED {
-            let (left, right) = suspects.split_at(suspects.len() / 2);
-            self.narrow(left, culprits);
-            self.narrow(right, culprits);
-        }
     }
 }

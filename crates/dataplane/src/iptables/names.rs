@@ -6,14 +6,7 @@ use ferrule_core::model::{Port, PortKey, format_socket};
 use ferrule_kernel::xt::Table;
 use sha2::{Digest, Sha256};
 
-/// A chain, by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Chain {
-    /// One that is there once.
-    Fixed(&'static str),
-    /// One of a Service port.
-    Own(Role, Suffix),
-}
+use crate::xtables::chain::{Chain, TableChain};
 
 /// What a chain of a Service port is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,11 +15,11 @@ pub enum Role {
     Cluster,
     /// Chooses among the endpoints on this node.
     Local,
-    /// Where traffic from outside enters.
+    /// Takes traffic from outside.
     External,
     /// Lets allowed sources pass to a load balancer IP.
     Firewall,
-    /// Leads to one endpoint.
+    /// Translates to one endpoint.
     Endpoint,
 }
 
@@ -34,16 +27,16 @@ pub enum Role {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Suffix([u8; 16]);
 
-pub const SERVICES: Chain = Chain::Fixed("KUBE-SERVICES");
-pub const EXTERNAL_SERVICES: Chain = Chain::Fixed("KUBE-EXTERNAL-SERVICES");
-pub const NODE_PORTS: Chain = Chain::Fixed("KUBE-NODEPORTS");
-pub const FORWARD: Chain = Chain::Fixed("KUBE-FORWARD");
-pub const PROXY_FIREWALL: Chain = Chain::Fixed("KUBE-PROXY-FIREWALL");
+pub const SERVICES: Chain = Chain::new("KUBE-SERVICES");
+pub const EXTERNAL_SERVICES: Chain = Chain::new("KUBE-EXTERNAL-SERVICES");
+pub const NODE_PORTS: Chain = Chain::new("KUBE-NODEPORTS");
+pub const FORWARD: Chain = Chain::new("KUBE-FORWARD");
+pub const PROXY_FIREWALL: Chain = Chain::new("KUBE-PROXY-FIREWALL");
 /// Kubelet's as well.
-pub const FIREWALL: Chain = Chain::Fixed("KUBE-FIREWALL");
-pub const POSTROUTING: Chain = Chain::Fixed("KUBE-POSTROUTING");
-pub const MARK_MASQ: Chain = Chain::Fixed("KUBE-MARK-MASQ");
-pub const CANARY: Chain = Chain::Fixed("KUBE-PROXY-CANARY");
+pub const FIREWALL: Chain = Chain::new("KUBE-FIREWALL");
+pub const POSTROUTING: Chain = Chain::new("KUBE-POSTROUTING");
+pub const MARK_MASQ: Chain = Chain::new("KUBE-MARK-MASQ");
+pub const CANARY: Chain = Chain::new("KUBE-PROXY-CANARY");
 
 /// Counts packets that belong to no connection and were dropped.
 pub const INVALID_COUNTER: &str = "ct_state_invalid_dropped_pkts";
@@ -57,51 +50,33 @@ pub enum Shared {
     RefusedServices,
     /// Refuses traffic to other addresses.
     RefusedExternals,
-    /// Accepts questions of load balancers about health.
+    /// Accepts health checks of load balancers.
     HealthChecks,
     /// Drops what no allowed source sent to a load balancer IP.
     ProxyFirewall,
-    /// Leads from addresses to chains of Service ports.
+    /// Jumps from addresses to chains of Service ports.
     Services,
-    /// Leads from NodePorts to chains of Service ports.
+    /// Jumps from NodePorts to chains of Service ports.
     NodePorts,
 }
 
 impl Shared {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::RefusedServices,
-        Self::RefusedExternals,
-        Self::HealthChecks,
-        Self::ProxyFirewall,
-        Self::Services,
-        Self::NodePorts,
-    ];
-
-    /// Where it is.
-    pub const fn table(self) -> Table {
+    /// Where it is, and what it is called there.
+    pub const fn at(self) -> TableChain {
         match self {
-            Self::RefusedServices
-            | Self::RefusedExternals
-            | Self::HealthChecks
-            | Self::ProxyFirewall => Table::Filter,
-            Self::Services | Self::NodePorts => Table::Nat,
-        }
-    }
-
-    /// What it is called there.
-    pub const fn chain(self) -> Chain {
-        match self {
-            Self::RefusedServices | Self::Services => SERVICES,
-            Self::RefusedExternals => EXTERNAL_SERVICES,
-            Self::HealthChecks | Self::NodePorts => NODE_PORTS,
-            Self::ProxyFirewall => PROXY_FIREWALL,
+            Self::RefusedServices => (Table::Filter, SERVICES),
+            Self::RefusedExternals => (Table::Filter, EXTERNAL_SERVICES),
+            Self::HealthChecks => (Table::Filter, NODE_PORTS),
+            Self::ProxyFirewall => (Table::Filter, PROXY_FIREWALL),
+            Self::Services => (Table::Nat, SERVICES),
+            Self::NodePorts => (Table::Nat, NODE_PORTS),
         }
     }
 }
 
 impl Role {
     /// All of them.
+    #[cfg(test)]
     pub const ALL: [Self; 5] = [
         Self::Cluster,
         Self::Local,
@@ -120,14 +95,6 @@ impl Role {
             Self::Endpoint => "KUBE-SEP-",
         }
     }
-}
-
-/// Whether a chain of the nat table belongs to some Service port, judging by its name as
-/// kube-proxy does.
-pub fn is_own(chain: &str) -> bool {
-    Role::ALL
-        .iter()
-        .any(|role| chain.starts_with(role.prefix()))
 }
 
 /// What the chains of one Service port are called.
@@ -155,13 +122,13 @@ impl Names {
 
     /// The chain in this role.
     pub fn chain(&self, role: Role) -> Chain {
-        Chain::Own(role, self.suffix)
+        Chain::generated(role.prefix(), self.suffix.as_str())
     }
 
-    /// The chain that leads to this endpoint.
+    /// The chain that translates to this endpoint.
     pub fn endpoint(&self, ip: std::net::IpAddr, port: Port) -> Chain {
         let seed = format!("{}{}", self.seed, format_socket(ip, port));
-        Chain::Own(Role::Endpoint, Suffix::of(&seed))
+        Chain::generated(Role::Endpoint.prefix(), Suffix::of(&seed).as_str())
     }
 }
 
@@ -184,52 +151,21 @@ impl Suffix {
         }
         Self(digits)
     }
-}
 
-impl fmt::Display for Suffix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.0).expect("base 32 is ASCII"))
-    }
-}
-
-impl Chain {
-    /// Whether this is its name.
-    pub fn is(self, name: &str) -> bool {
-        match self {
-            Self::Fixed(fixed) => fixed == name,
-            Self::Own(role, suffix) => name
-                .strip_prefix(role.prefix())
-                .is_some_and(|rest| rest.as_bytes() == suffix.0),
-        }
-    }
-}
-
-impl fmt::Display for Chain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(name) => f.write_str(name),
-            Self::Own(role, suffix) => {
-                f.write_str(role.prefix())?;
-                suffix.fmt(f)
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Chain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("base 32 is ASCII")
     }
 }
 
 impl fmt::Debug for Suffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str(self.as_str())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::LAYOUT;
     use super::*;
     use ferrule_core::model::{Protocol, ServiceKey};
 
@@ -243,7 +179,10 @@ mod tests {
     }
 
     fn suffix(service: &str, name: &str, protocol: Protocol) -> String {
-        Names::new(&key(service, name, protocol)).suffix.to_string()
+        Names::new(&key(service, name, protocol))
+            .suffix
+            .as_str()
+            .to_owned()
     }
 
     fn endpoint(names: &Names, ip: &str, port: i64) -> String {
@@ -274,7 +213,7 @@ mod tests {
         let chains = Role::ALL.map(|role| names.chain(role).to_string());
         for (chain, prefix) in chains.iter().zip(["SVC", "SVL", "EXT", "FW", "SEP"]) {
             assert_eq!(*chain, format!("KUBE-{prefix}-XPGD46QRK7WJZT7O"));
-            assert!(is_own(chain));
+            assert!(LAYOUT.is_generated(Table::Nat, chain));
         }
         for other in [
             "KUBE-SERVICES",
@@ -282,7 +221,7 @@ mod tests {
             "KUBE-POSTROUTING",
             "KUBE-KUBELET-CANARY",
         ] {
-            assert!(!is_own(other));
+            assert!(!LAYOUT.is_generated(Table::Nat, other));
         }
     }
 
@@ -313,7 +252,7 @@ mod tests {
     #[test]
     fn ipt_004_protocols_are_hashed_in_lower_case() {
         let of = |protocol| suffix("ns/n", "dns", protocol);
-        assert_eq!(of(Protocol::Udp), Suffix::of("ns/n:dnsudp").to_string());
+        assert_eq!(of(Protocol::Udp), Suffix::of("ns/n:dnsudp").as_str());
         assert_ne!(of(Protocol::Udp), of(Protocol::Tcp));
     }
 }

@@ -1,7 +1,7 @@
-//! Draws Service ports as rules.
+//! Renders Service ports as rules.
 //!
-//! In: one exposure at a time, and what all rules depend on. Out: [`Drawing`]s. Each exposure is
-//! drawn without looking at others, so that a change redraws only what changed.
+//! In: one exposure at a time, and what all rules depend on. Out: [`PortRules`]. Each exposure is
+//! rendered by itself, so that a change renders only what changed.
 
 use std::net::IpAddr;
 
@@ -9,51 +9,55 @@ use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, 
 use ferrule_core::facts::Detector;
 use ferrule_core::model::{Family, Protocol, TrafficPolicy, format_socket};
 
-use super::names::{self, Chain, Names, Role, Shared};
-use super::rule::{Part, Place, Rule, Target};
-use super::ruleset::{Drawing, Ruleset};
-use super::statics::{self, Ground, loopback_v4};
+use super::names::{self, Names, Role, Shared};
+use super::statics::{self, RenderContext, loopback_v4};
+use crate::xtables::chain::Chain;
+use crate::xtables::rule::{Part, Place, Rule, Target};
+use crate::xtables::ruleset::{PortRules, Ruleset};
 
 /// Everything that is to be in the tables.
-pub fn ruleset<'a>(exposures: impl IntoIterator<Item = &'a Exposure>, ground: &Ground) -> Ruleset {
+pub fn ruleset<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    context: &RenderContext,
+) -> Ruleset {
     let mut ruleset = Ruleset {
-        statics: statics::build(ground),
+        statics: statics::build(context),
         ..Ruleset::default()
     };
     for exposed in exposures {
-        ruleset.add(&exposed.key, exposure(exposed, ground));
+        ruleset.add(&exposed.key, exposure(exposed, context));
     }
     ruleset
 }
 
 /// What one Service port puts into the tables.
-pub fn exposure(exposure: &Exposure, ground: &Ground) -> Drawing {
-    let mut sketch = Sketch {
+pub fn exposure(exposure: &Exposure, context: &RenderContext) -> PortRules {
+    let mut renderer = Renderer {
         exposure,
-        ground,
+        context,
         names: Names::new(&exposure.key),
-        drawing: Drawing::default(),
+        rules: PortRules::default(),
     };
     for frontend in &exposure.frontends {
-        sketch.dispatch(frontend);
+        renderer.dispatch(frontend);
     }
-    sketch.health_check();
-    if sketch.reached() {
-        sketch.external();
-        sketch.firewall();
+    renderer.health_check();
+    if renderer.reached() {
+        renderer.external();
+        renderer.firewall();
     }
     for pool in [Pool::Cluster, Pool::Local] {
-        sketch.balance(pool);
+        renderer.balance(pool);
     }
-    sketch.endpoints();
-    sketch.drawing
+    renderer.endpoints();
+    renderer.rules
 }
 
-struct Sketch<'a> {
+struct Renderer<'a> {
     exposure: &'a Exposure,
-    ground: &'a Ground,
+    context: &'a RenderContext,
     names: Names,
-    drawing: Drawing,
+    rules: PortRules,
 }
 
 const fn chooser(pool: Pool) -> Role {
@@ -63,23 +67,22 @@ const fn chooser(pool: Pool) -> Role {
     }
 }
 
-impl Sketch<'_> {
+impl Renderer<'_> {
     fn put(&mut self, shared: Shared, shadowed: bool, rule: Rule) {
-        let rules = self.drawing.shared.entry((shared, shadowed));
-        rules.or_default().push(rule);
+        self.rules.add(shared.at(), shadowed, rule);
     }
 
     fn chain(&mut self, role: Role, rules: Vec<Rule>) {
-        self.drawing.chains.insert(self.names.chain(role), rules);
+        self.rules.chains.insert(self.names.chain(role), rules);
     }
 
-    fn remark(&self, rest: &str) -> Part {
-        Part::Comment(format!("{}{rest}", self.names.label))
+    fn comment(&self, rest: &str) -> Part {
+        Part::Comment(format!("{}{rest}", self.names.label).into())
     }
 
-    /// A remark about a single endpoint; too many of them are left out.
-    fn small_remark(&self, rest: &str) -> Option<Part> {
-        (!self.ground.large).then(|| self.remark(rest))
+    /// A comment about a single endpoint; too many of them are left out.
+    fn small_comment(&self, rest: &str) -> Option<Part> {
+        (!self.context.large).then(|| self.comment(rest))
     }
 
     /// Some endpoint somewhere could serve.
@@ -119,7 +122,7 @@ impl Sketch<'_> {
             FrontendKind::ClusterIp => {
                 if let Action::Balance(pool) = frontend.action {
                     let to = self.names.chain(chooser(pool));
-                    self.lead(frontend, " cluster IP", to);
+                    self.jump(frontend, " cluster IP", to);
                 } else {
                     self.refuse(Shared::RefusedServices, frontend);
                 }
@@ -127,7 +130,7 @@ impl Sketch<'_> {
             FrontendKind::ExternalIp => {
                 if self.reached() {
                     let to = self.names.chain(Role::External);
-                    self.lead(frontend, " external IP", to);
+                    self.jump(frontend, " external IP", to);
                 }
                 self.refuse(Shared::RefusedExternals, frontend);
             }
@@ -140,7 +143,7 @@ impl Sketch<'_> {
                         Role::External
                     };
                     let to = self.names.chain(role);
-                    self.lead(frontend, " loadbalancer IP", to);
+                    self.jump(frontend, " loadbalancer IP", to);
                     if guarded {
                         self.guard(frontend, to);
                     }
@@ -156,15 +159,15 @@ impl Sketch<'_> {
         }
     }
 
-    fn lead(&mut self, frontend: &Frontend, remark: &str, to: Chain) {
-        let mut parts = vec![self.remark(remark)];
+    fn jump(&mut self, frontend: &Frontend, comment: &str, to: Chain) {
+        let mut parts = vec![self.comment(comment)];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, Target::Jump(to));
         self.put(Shared::Services, frontend.shadowed, rule);
     }
 
     fn guard(&mut self, frontend: &Frontend, by: Chain) {
-        let mut parts = vec![self.remark(&format!(" traffic not accepted by {by}"))];
+        let mut parts = vec![self.comment(&format!(" traffic not accepted by {by}"))];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, Target::Drop);
         self.put(Shared::ProxyFirewall, frontend.shadowed, rule);
@@ -177,7 +180,7 @@ impl Sketch<'_> {
             Action::Reject => (Target::Reject, " has no endpoints"),
             Action::Drop => (Target::Drop, " has no local endpoints"),
         };
-        let mut parts = vec![self.remark(reason)];
+        let mut parts = vec![self.comment(reason)];
         if frontend.ip.is_none() {
             parts.push(Part::ToLocal);
         }
@@ -187,10 +190,10 @@ impl Sketch<'_> {
 
     fn node_port(&mut self, frontend: &Frontend) {
         let target = Target::Jump(self.names.chain(Role::External));
-        let ground = self.ground;
-        if ground.family == Family::V4 && ground.localhost && ground.host.count_localhost {
+        let context = self.context;
+        if context.family == Family::V4 && context.localhost && context.host.count_localhost {
             let parts = vec![
-                self.remark(""),
+                self.comment(""),
                 Part::Protocol(self.exposure.key.protocol),
                 Part::Destination(Place::Net(loopback_v4())),
                 Part::Port(frontend.port),
@@ -199,7 +202,7 @@ impl Sketch<'_> {
             let rule = Rule::new(parts, target);
             self.put(Shared::NodePorts, frontend.shadowed, rule);
         }
-        let mut parts = vec![self.remark("")];
+        let mut parts = vec![self.comment("")];
         parts.extend(self.address(frontend));
         let rule = Rule::new(parts, target);
         self.put(Shared::NodePorts, frontend.shadowed, rule);
@@ -210,7 +213,7 @@ impl Sketch<'_> {
             return;
         };
         let parts = vec![
-            self.remark(" health check node port"),
+            self.comment(" health check node port"),
             Part::Protocol(Protocol::Tcp),
             Part::Port(port),
         ];
@@ -221,28 +224,28 @@ impl Sketch<'_> {
         );
     }
 
-    /// Where traffic from outside enters.
+    /// The chain for traffic from outside.
     fn external(&mut self) {
         let Some(frontend) = self.externals().next() else {
             return;
         };
         let action = frontend.action;
         let label = &self.names.label;
-        let remark =
-            |what: &str| Part::Comment(format!("{what} for {label} external destinations"));
+        let comment =
+            |what: &str| Part::Comment(format!("{what} for {label} external destinations").into());
         let mark = Target::Jump(names::MARK_MASQ);
         let cluster = Target::Jump(self.names.chain(Role::Cluster));
         let mut rules = Vec::new();
         match self.exposure.external_policy {
             TrafficPolicy::Cluster => {
-                rules.push(Rule::new([remark("masquerade traffic")], mark));
+                rules.push(Rule::new([comment("masquerade traffic")], mark));
             }
             TrafficPolicy::Local => {
-                if let Some(detector) = &self.ground.detector {
-                    let parts = [remark("pod traffic"), from_pod(detector)];
+                if let Some(detector) = &self.context.detector {
+                    let parts = [comment("pod traffic"), from_pod(detector)];
                     rules.push(Rule::new(parts, cluster));
                 }
-                let here = |what| [remark(what), Part::FromLocal];
+                let here = |what| [comment(what), Part::FromLocal];
                 rules.push(Rule::new(here("masquerade LOCAL traffic"), mark));
                 rules.push(Rule::new(here("route LOCAL traffic"), cluster));
             }
@@ -260,7 +263,7 @@ impl Sketch<'_> {
             return;
         }
         let allow = |place| {
-            let parts = [self.remark(" loadbalancer IP"), Part::Source(place)];
+            let parts = [self.comment(" loadbalancer IP"), Part::Source(place)];
             Rule::new(parts, Target::Jump(self.names.chain(Role::External)))
         };
         let ranges = self.exposure.source_ranges.iter();
@@ -271,7 +274,7 @@ impl Sketch<'_> {
         }
         let label = &self.names.label;
         let rest = format!("other traffic to {label} will be dropped by KUBE-PROXY-FIREWALL");
-        rules.push(Rule::new([Part::Comment(rest)], Target::None));
+        rules.push(Rule::new([Part::Comment(rest.into())], Target::None));
         self.chain(Role::Firewall, rules);
     }
 
@@ -283,25 +286,28 @@ impl Sketch<'_> {
         }
         let mut rules = Vec::with_capacity(1 + 2 * endpoints.len());
         rules.extend(self.masquerade(pool));
-        let lead = |endpoint: &Endpoint, condition: Option<Part>| {
+        let jump = |endpoint: &Endpoint, condition: Option<Part>| {
             let socket = format_socket(endpoint.ip, endpoint.port);
-            let remark = self.small_remark(&format!(" -> {socket}"));
+            let comment = self.small_comment(&format!(" -> {socket}"));
             let to = self.names.endpoint(endpoint.ip, endpoint.port);
             Rule::new(
-                remark.into_iter().chain(condition).collect::<Vec<_>>(),
+                comment.into_iter().chain(condition).collect::<Vec<_>>(),
                 Target::Jump(to),
             )
         };
         if let Some(seconds) = self.exposure.affinity_seconds {
             rules.extend(endpoints.iter().map(|endpoint| {
                 let list = self.names.endpoint(endpoint.ip, endpoint.port);
-                lead(endpoint, Some(Part::Remembered(list, seconds.get())))
+                jump(
+                    endpoint,
+                    Some(Part::Remembered(list.as_str().into(), seconds.get())),
+                )
             }));
         }
         let mut left = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
         for endpoint in endpoints {
             let condition = (left > 1).then_some(Part::OneIn(left));
-            rules.push(lead(endpoint, condition));
+            rules.push(jump(endpoint, condition));
             left -= 1;
         }
         self.chain(chooser(pool), rules);
@@ -313,9 +319,9 @@ impl Sketch<'_> {
         let cluster = frontends.iter().find(|frontend| {
             frontend.kind == FrontendKind::ClusterIp && frontend.action == Action::Balance(pool)
         })?;
-        let mut parts = vec![self.remark(" cluster IP")];
+        let mut parts = vec![self.comment(" cluster IP")];
         parts.extend(self.address(cluster));
-        match (cluster.masquerade, &self.ground.detector) {
+        match (cluster.masquerade, &self.context.detector) {
             (Masquerade::Always, _) => {}
             (Masquerade::Outside, Some(detector)) => parts.push(not_from_pod(detector)),
             _ => return None,
@@ -323,22 +329,22 @@ impl Sketch<'_> {
         Some(Rule::new(parts, Target::Jump(names::MARK_MASQ)))
     }
 
-    /// The chains that lead to endpoints.
+    /// The chains of endpoints.
     fn endpoints(&mut self) {
         for endpoint in &self.exposure.endpoints {
             let chain = self.names.endpoint(endpoint.ip, endpoint.port);
-            let mut itself: Vec<Part> = self.small_remark("").into_iter().collect();
-            let mut anybody = itself.clone();
+            let mut itself: Vec<Part> = self.small_comment("").into_iter().collect();
+            let mut any_client = itself.clone();
             itself.push(Part::Source(Place::Host(endpoint.ip)));
             if self.exposure.affinity_seconds.is_some() {
-                anybody.push(Part::Remember(chain));
+                any_client.push(Part::Remember(chain.as_str().into()));
             }
-            anybody.push(Part::Protocol(self.exposure.key.protocol));
+            any_client.push(Part::Protocol(self.exposure.key.protocol));
             let rules = vec![
                 Rule::new(itself, Target::Jump(names::MARK_MASQ)),
-                Rule::new(anybody, Target::Dnat(endpoint.ip, endpoint.port)),
+                Rule::new(any_client, Target::Dnat(endpoint.ip, endpoint.port)),
             ];
-            self.drawing.chains.insert(chain, rules);
+            self.rules.chains.insert(chain, rules);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Rules that do not depend on Services, and what all rules depend on.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ferrule_core::facts::{Detector, Facts, NodePorts};
@@ -8,16 +7,17 @@ use ferrule_core::model::Family;
 use ferrule_kernel::xt::Table;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::rule::{Part, Place, Rule, Target};
-use super::ruleset::Statics;
-use super::{Options, names};
+use super::Options;
+use super::names::{self, Shared};
+use crate::xtables::rule::{Part, Place, Rule, Target};
+use crate::xtables::ruleset::Statics;
 
-/// More endpoints than this, and remarks about each of them are left out.
+/// More endpoints than this, and comments about each of them are left out.
 const LARGE: usize = 1000;
 
 /// What all rules depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ground {
+pub struct RenderContext {
     /// Which family.
     pub family: Family,
     /// The bit of a packet's mark that asks for masquerading.
@@ -26,12 +26,12 @@ pub struct Ground {
     pub host: HostFacts,
     /// NodePorts answer on 127.0.0.0/8.
     pub localhost: bool,
-    /// There are so many endpoints that remarks about each would cost too much.
+    /// There are so many endpoints that comments about each would cost too much.
     pub large: bool,
-    /// How packets from pods are told from others.
+    /// How packets from pods are recognised.
     pub detector: Option<Detector>,
     /// Where NodePorts answer.
-    pub node_ports: Doors,
+    pub node_ports: NodePortMatch,
 }
 
 /// What this machine can do.
@@ -51,7 +51,7 @@ pub struct HostFacts {
     pub count_localhost: bool,
 }
 
-impl Ground {
+impl RenderContext {
     /// What holds for one family now.
     pub fn new(
         family: Family,
@@ -69,19 +69,19 @@ impl Ground {
                 && facts.node_ports.contains_ipv4_loopback(family),
             large: endpoints > LARGE,
             detector: facts.detector.clone(),
-            node_ports: Doors::choose(facts, family, local),
+            node_ports: NodePortMatch::choose(facts, family, local),
         }
     }
 
-    /// Whether chains of Service ports that did not change look the same.
+    /// Whether chains of Service ports that did not change are rendered the same.
     ///
-    /// Remarks about endpoints do not count: as in kube-proxy they come and go when their chain is
+    /// Comments about endpoints do not count: as in kube-proxy they come and go when their chain is
     /// written for another reason.
-    pub fn draws_like(&self, other: &Self) -> bool {
-        let bare = |ground: &Self| Self {
+    pub fn renders_like(&self, other: &Self) -> bool {
+        let bare = |context: &Self| Self {
             large: false,
-            node_ports: Doors::All,
-            ..ground.clone()
+            node_ports: NodePortMatch::All,
+            ..context.clone()
         };
         bare(self) == bare(other)
     }
@@ -89,14 +89,14 @@ impl Ground {
 
 /// Which addresses of this machine NodePorts answer on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doors {
+pub enum NodePortMatch {
     /// All of them.
     All,
     /// These.
     These(Vec<IpAddr>),
 }
 
-impl Doors {
+impl NodePortMatch {
     /// The choice among the addresses that the machine has.
     pub fn choose(facts: &Facts, family: Family, local: &[IpAddr]) -> Self {
         match &facts.node_ports {
@@ -106,54 +106,13 @@ impl Doors {
     }
 }
 
-/// From where packets enter to our chains, in the order in which kube-proxy looks after them. Each
-/// one that is missing becomes the first rule of its chain.
-pub fn jumps() -> [(Table, &'static str, Rule); 14] {
-    const PORTALS: &str = "kubernetes service portals";
-    const EXTERNAL: &str = "kubernetes externally-visible service portals";
-    const BALANCER: &str = "kubernetes load balancer firewall";
-    let jump = |parts: Vec<Part>, to| Rule::new(parts, Target::Jump(to));
-    let remark = |text: &str| Part::Comment(text.to_owned());
-    let new = |text: &str, to| jump(vec![Part::State("NEW"), remark(text)], to);
-    let all = |text: &str, to| jump(vec![remark(text)], to);
-    let health = all("kubernetes health check service ports", names::NODE_PORTS);
-    let forward = all("kubernetes forwarding rules", names::FORWARD);
-    let post = all("kubernetes postrouting rules", names::POSTROUTING);
-    let bare = jump(Vec::new(), names::FIREWALL);
-    let firewall = new(BALANCER, names::PROXY_FIREWALL);
-    [
-        (
-            Table::Filter,
-            "INPUT",
-            new(EXTERNAL, names::EXTERNAL_SERVICES),
-        ),
-        (
-            Table::Filter,
-            "FORWARD",
-            new(EXTERNAL, names::EXTERNAL_SERVICES),
-        ),
-        (Table::Filter, "INPUT", health),
-        (Table::Filter, "FORWARD", new(PORTALS, names::SERVICES)),
-        (Table::Filter, "OUTPUT", new(PORTALS, names::SERVICES)),
-        (Table::Filter, "FORWARD", forward),
-        (Table::Filter, "INPUT", firewall.clone()),
-        (Table::Filter, "OUTPUT", firewall.clone()),
-        (Table::Filter, "FORWARD", firewall),
-        (Table::Nat, "OUTPUT", all(PORTALS, names::SERVICES)),
-        (Table::Nat, "PREROUTING", all(PORTALS, names::SERVICES)),
-        (Table::Nat, "POSTROUTING", post),
-        (Table::Filter, "INPUT", bare.clone()),
-        (Table::Filter, "OUTPUT", bare),
-    ]
-}
-
 /// What does not depend on Services.
-pub fn build(ground: &Ground) -> Statics {
-    let mark = ground.mark;
+pub fn build(context: &RenderContext) -> Statics {
+    let mark = context.mark;
     let masquerade = Target::Masquerade {
-        random_fully: ground.host.random_fully,
+        random_fully: context.host.random_fully,
     };
-    let snat = "kubernetes service traffic requiring SNAT".to_owned();
+    let snat = "kubernetes service traffic requiring SNAT".into();
     let postrouting = vec![
         Rule::new([Part::NotMarked(mark)], Target::Return),
         // Before masquerading: a packet that comes through here again, wrapped in another one,
@@ -161,44 +120,42 @@ pub fn build(ground: &Ground) -> Statics {
         Rule::new([], Target::FlipMark(mark)),
         Rule::new([Part::Comment(snat)], masquerade),
     ];
-    let mut chains = BTreeMap::from([
-        ((Table::Filter, names::FORWARD), forward(ground)),
+    let mut statics = Statics::from([
+        ((Table::Filter, names::FORWARD), forward(context)),
         ((Table::Nat, names::POSTROUTING), postrouting),
         (
             (Table::Nat, names::MARK_MASQ),
             vec![Rule::new([], Target::SetMark(mark))],
         ),
+        (Shared::Services.at(), last_services(context)),
     ]);
     // Without need the chain is kubelet's alone.
-    if ground.localhost {
-        chains.insert((Table::Filter, names::FIREWALL), vec![martians()]);
+    if context.localhost {
+        statics.insert((Table::Filter, names::FIREWALL), vec![martians()]);
     }
-    Statics {
-        chains,
-        tail: tail(ground),
-    }
+    statics
 }
 
-fn forward(ground: &Ground) -> Vec<Rule> {
+fn forward(context: &RenderContext) -> Vec<Rule> {
     let mut rules = Vec::new();
-    if ground.host.drop_invalid {
+    if context.host.drop_invalid {
         let mut parts = vec![Part::State("INVALID")];
-        if ground.host.count_invalid {
+        if context.host.count_invalid {
             parts.push(Part::Count(names::INVALID_COUNTER));
         }
         rules.push(Rule::new(parts, Target::Drop));
     }
-    let remark = |text: &str| Part::Comment(text.to_owned());
+    let comment = |text: &str| Part::Comment(text.into());
     rules.push(Rule::new(
         [
-            remark("kubernetes forwarding rules"),
-            Part::Marked(ground.mark),
+            comment("kubernetes forwarding rules"),
+            Part::Marked(context.mark),
         ],
         Target::Accept,
     ));
     rules.push(Rule::new(
         [
-            remark("kubernetes forwarding conntrack rule"),
+            comment("kubernetes forwarding conntrack rule"),
             Part::State("RELATED,ESTABLISHED"),
         ],
         Target::Accept,
@@ -210,7 +167,7 @@ fn forward(ground: &Ground) -> Vec<Rule> {
 fn martians() -> Rule {
     Rule::new(
         [
-            Part::Comment("block incoming localnet connections".to_owned()),
+            Part::Comment("block incoming localnet connections".into()),
             Part::Destination(Place::Net(loopback_v4())),
             Part::SourceNot(loopback_v4()),
             Part::StateNot("RELATED,ESTABLISHED,DNAT"),
@@ -223,27 +180,27 @@ pub(super) fn loopback_v4() -> IpNet {
     Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into()
 }
 
-/// Leads to NodePorts whatever no Service took.
-fn tail(ground: &Ground) -> Vec<Rule> {
-    let remark = || {
+/// Jumps to NodePorts, for what no Service took.
+fn last_services(context: &RenderContext) -> Vec<Rule> {
+    let comment = || {
         let text = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
-        Part::Comment(text.to_owned())
+        Part::Comment(text.into())
     };
     let target = Target::Jump(names::NODE_PORTS);
-    match &ground.node_ports {
-        Doors::All => {
-            let mut parts = vec![remark(), Part::ToLocal];
-            parts.extend(match ground.family {
+    match &context.node_ports {
+        NodePortMatch::All => {
+            let mut parts = vec![comment(), Part::ToLocal];
+            parts.extend(match context.family {
                 Family::V6 => Some(Part::DestinationNot(IpAddr::V6(Ipv6Addr::LOCALHOST).into())),
-                Family::V4 if !ground.localhost => Some(Part::DestinationNot(loopback_v4())),
+                Family::V4 if !context.localhost => Some(Part::DestinationNot(loopback_v4())),
                 Family::V4 => None,
             });
             vec![Rule::new(parts, target)]
         }
-        Doors::These(ips) => ips
+        NodePortMatch::These(ips) => ips
             .iter()
-            .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && ground.localhost))
-            .map(|ip| Rule::new([remark(), Part::Destination(Place::Host(*ip))], target))
+            .filter(|ip| !ip.is_loopback() || (ip.is_ipv4() && context.localhost))
+            .map(|ip| Rule::new([comment(), Part::Destination(Place::Host(*ip))], target))
             .collect(),
     }
 }

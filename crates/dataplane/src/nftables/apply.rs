@@ -320,10 +320,10 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
                     Looked::Never
                 };
                 // What reading the cluster left free is not what this will need.
-                memory::give_back();
+                memory::trim();
                 let applied = self.whole(work.desired, looked);
                 // Nothing as large as this happens again soon.
-                memory::give_back();
+                memory::trim();
                 applied
             }
         }

@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use ferrule_core::desired::{Endpoint, Pool};
 use ferrule_core::model::PortKey;
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, Leads, Name, Set, Stay, Table};
+use ferrule_kernel::nft::{Chain, ChainKind, Field, Hook, MapData, Name, Set, Table, Timeout};
 
 /// The table, in each family.
 pub const TABLE: &str = "kube-proxy";
@@ -363,7 +363,7 @@ pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
     let name = fitting(format!("{AFFINITY}{label}-{ip}.{}", endpoint.port));
     Set {
         dynamic: true,
-        stay: Stay::AsTheySay,
+        timeout: Timeout::PerElement,
         ..Set::new(name, [field])
     }
 }
@@ -372,8 +372,8 @@ pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
 pub fn is_affinity_set(set: &Set, family: Family) -> bool {
     set.name.starts_with(AFFINITY)
         && set.key == [Field::address(family)]
-        && set.leads == Leads::Nowhere
+        && set.data == MapData::None
         && set.dynamic
-        && set.stay == Stay::AsTheySay
+        && set.timeout == Timeout::PerElement
         && !set.interval
 }

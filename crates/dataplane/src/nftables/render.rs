@@ -193,17 +193,14 @@ fn services(family: ferrule_kernel::Family, facts: &Facts, options: Options) -> 
     hairpin.push(masquerade);
     rules.push(Rule::new(names::MASQUERADING, hairpin));
 
-    let outside = facts
-        .detector
-        .as_ref()
-        .and_then(|detector| program::from_pod(family, detector, false));
-    let whose = if options.masquerade_all {
-        Some((Vec::new(), "masquerade all clusterIP traffic"))
-    } else {
-        outside.map(|outside| {
-            let comment = "masquerade clusterIP traffic from outside cluster";
-            (outside, comment)
-        })
+    let whose = match facts.cluster_ip_masquerade {
+        Masquerade::Always => Some((Vec::new(), "masquerade all clusterIP traffic")),
+        Masquerade::Outside => facts
+            .detector
+            .as_ref()
+            .and_then(|detector| program::from_pod(family, detector, false))
+            .map(|outside| (outside, "masquerade clusterIP traffic from outside cluster")),
+        Masquerade::Never | Masquerade::Node => None,
     };
     if let Some((condition, comment)) = whose {
         let mut expressions = program::destination_in(family, Container::ClusterIps).to_vec();

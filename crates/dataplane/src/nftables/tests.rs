@@ -10,7 +10,7 @@ use ferrule_core::desired::{
 use ferrule_core::facts::Detector;
 use ferrule_core::model::{Port, PortKey, Protocol, ServiceKey, TrafficPolicy};
 use ferrule_kernel::Family;
-use ferrule_kernel::nft::{Element, Field, Leads, Set, Value, Verdict};
+use ferrule_kernel::nft::{Element, Field, MapData, Set, Value, Verdict};
 
 use super::diff::{Ground, Redrawn, Step};
 use super::names::{self, Container, Door, Pick};
@@ -221,17 +221,17 @@ fn names_of_kube_proxy_mean_what_they_mean_there() {
         if set.name.starts_with("ferrule-") {
             continue;
         }
-        let (key, leads) = match &*set.name {
-            "cluster-ips" => (vec![address], Leads::Nowhere),
+        let (key, data) = match &*set.name {
+            "cluster-ips" => (vec![address], MapData::None),
             "hairpin-connections" => (
                 vec![address, address, Field::Protocol, Field::Port],
-                Leads::Nowhere,
+                MapData::None,
             ),
-            "service-nodeports" | "no-endpoint-nodeports" => (node_port.clone(), Leads::ToVerdict),
-            _ => (frontend.clone(), Leads::ToVerdict),
+            "service-nodeports" | "no-endpoint-nodeports" => (node_port.clone(), MapData::Verdict),
+            _ => (frontend.clone(), MapData::Verdict),
         };
         let theirs = Set {
-            leads,
+            data,
             comment: set.comment.clone(),
             ..Set::new(set.name.clone(), key)
         };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
-use ferrule_kernel::nft::text::{self, Unsayable};
+use ferrule_kernel::nft::text::{self, NoSyntax};
 use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Value};
 
 use super::names::{self, Container, TABLE};
@@ -20,7 +20,7 @@ use crate::kernel_family;
 ///
 /// # Errors
 /// The name of a Service, or of an interface, that `nft` cannot read. No API server accepts such.
-pub fn text(desired: &Desired, family: Family, options: Options) -> Result<String, Unsayable> {
+pub fn text(desired: &Desired, family: Family, options: Options) -> Result<String, NoSyntax> {
     let wanted = render::ruleset(desired, family, options);
     let mut sheet = Sheet {
         family: kernel_family(family),
@@ -47,7 +47,7 @@ impl Sheet {
         self.line(1, &format!("# {heading}"));
     }
 
-    fn write(&mut self, wanted: &Ruleset, options: Options) -> Result<(), Unsayable> {
+    fn write(&mut self, wanted: &Ruleset, options: Options) -> Result<(), NoSyntax> {
         let table = format!("table {} {TABLE}", text::family(self.family));
         // Deleting what is not there is refused, so it is made first.
         self.line(0, &table);
@@ -62,7 +62,7 @@ impl Sheet {
         Ok(())
     }
 
-    fn sets(&mut self, wanted: &Ruleset) -> Result<(), Unsayable> {
+    fn sets(&mut self, wanted: &Ruleset) -> Result<(), NoSyntax> {
         self.heading("What addresses and ports lead to.");
         let owners = owners(wanted);
         // Backwards: who leads comes before who is led to, as one reads.
@@ -99,7 +99,7 @@ impl Sheet {
         set: &Set,
         elements: &[&Element],
         remarks: &[Option<&str>],
-    ) -> Result<(), Unsayable> {
+    ) -> Result<(), NoSyntax> {
         let (word, name) = (text::set_word(set), text::name(&set.name)?);
         self.line(1, &format!("{word} {name} {{"));
         for line in text::set(set)? {
@@ -121,7 +121,7 @@ impl Sheet {
         Ok(())
     }
 
-    fn chains(&mut self, wanted: &Ruleset, options: Options) -> Result<(), Unsayable> {
+    fn chains(&mut self, wanted: &Ruleset, options: Options) -> Result<(), NoSyntax> {
         let mut rules: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
         for rule in &wanted.common.statics.rules {
             rules.entry(&rule.chain).or_default().push(rule);
@@ -159,7 +159,7 @@ impl Sheet {
         &mut self,
         chain: &Chain,
         rules: impl IntoIterator<Item = &'a Rule>,
-    ) -> Result<(), Unsayable> {
+    ) -> Result<(), NoSyntax> {
         self.line(1, &format!("chain {} {{", text::name(&chain.name)?));
         for line in text::chain(chain)? {
             self.line(2, &line);

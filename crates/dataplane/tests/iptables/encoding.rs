@@ -41,11 +41,11 @@ fn colourful(scene: &mut Scene) {
     let a = |x, y| address(family, x, y);
     for (number, protocol) in [(20, Protocol::Udp), (21, Protocol::Sctp)] {
         let mut new = service(protocol.lower(), a(96, number));
-        new = with_node_port(new, 30000 + i64::from(number));
+        new = new.node_port(30000 + i64::from(number));
         new.ports[0].protocol = protocol;
         scene.both(&new, 8080, &[(a(1, number), true), (a(1, 99), false)]);
         let mut none = service(&format!("no-{}", protocol.lower()), a(97, number));
-        none = with_node_port(none, 31000 + i64::from(number));
+        none = none.node_port(31000 + i64::from(number));
         none.ports[0].protocol = protocol;
         scene.service(&none);
     }

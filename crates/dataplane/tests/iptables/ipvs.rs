@@ -1,7 +1,7 @@
 //! What kube-proxy's mode ipvs leaves behind, and its removal.
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::ipvs;
+use ferrule_dataplane::{Dataplane as _, ipvs};
 use ferrule_kernel::exchange::Exchange;
 use ferrule_kernel::ipset::Ipset;
 use ferrule_kernel::socket::{Protocol, Socket};

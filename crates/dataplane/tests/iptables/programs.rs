@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::Recovery;
+use ferrule_dataplane::{ApplyError, Dataplane as _};
 use ferrule_kernel::xt::{Flavour, Table};
 
 use crate::faults::{programs, put, scene, variant};
@@ -72,7 +72,7 @@ fn ipt_009_a_look_that_failed_is_not_taken_for_absence() {
             ] {
                 put(folder.path(), "iptables-save", &failure);
                 let error = scene.try_whole().expect_err(&failure);
-                assert_eq!(error.recovery(), Recovery::Reread);
+                assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
                 assert_eq!(writes(), written, "{failure}");
                 assert_eq!(scene.saved(), before, "{failure}");
             }
@@ -92,7 +92,7 @@ fn ipt_009_a_chain_that_is_absent_is_told_from_one_that_cannot_be_looked_at() {
     for flavour in FLAVOURS {
         in_namespace(move || {
             let folder = programs(flavour, "exec $REAL \"$@\" < $INPUT");
-            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4));
+            let xt = ferrule_kernel::xt::Xt::open_in(Some(folder.path()), kernel(Family::V4), &[]);
             let xt = xt.unwrap();
             assert!(xt.list(Table::Mangle, "NOWHERE").unwrap().is_none());
             assert!(xt.list(Table::Nat, "POSTROUTING").unwrap().is_some());
@@ -197,7 +197,7 @@ fn ipt_015_without_the_jumps_nothing_is_written_and_all_is_looked_at_again() {
             let mut scene = scene(folder.path());
             everything(&mut scene);
             let error = scene.try_whole().unwrap_err();
-            assert_eq!(error.recovery(), Recovery::Reread);
+            assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
             assert!(!scene.saved().contains("KUBE-"), "{}", scene.saved());
             fs::remove_file(&ill).unwrap();
             // A small change, and everything is there.
@@ -218,7 +218,7 @@ fn ipt_015_where_the_kernel_refuses_the_jumps_no_packet_is_led_anywhere() {
         let chain = "{ type filter hook prerouting priority -100; }";
         run("nft", &[&format!("add chain ip nat PREROUTING {chain}")]);
         let error = scene.try_whole().unwrap_err();
-        assert_eq!(error.recovery(), Recovery::Reread);
+        assert!(matches!(error, ApplyError::Refused { .. }), "{error:?}");
         let nat = run("nft", &["list", "table", "ip", "nat"]);
         assert!(!nat.contains("jump KUBE-SERVICES"), "{nat}");
         run("nft", &["delete chain ip nat PREROUTING"]);

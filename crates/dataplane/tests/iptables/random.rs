@@ -69,7 +69,7 @@ fn drawn(family: Family, happening: &Happening) -> Option<Service> {
         new.health_check_field = Port::new(31000 + i64::from(*number));
     }
     if exposed & 1 != 0 {
-        new = with_node_port(new, 30000 + i64::from(*claimed));
+        new = new.node_port(30000 + i64::from(*claimed));
     }
     if exposed & 2 != 0 {
         let ranges: &[&str] = match family {
@@ -77,7 +77,9 @@ fn drawn(family: Family, happening: &Happening) -> Option<Service> {
             Family::V4 => &["10.2.0.0/16", "192.0.2.0/24"],
             Family::V6 => &["fd00::2:0/112", "2001:db8::/32"],
         };
-        new = with_load_balancer(new, address(family, 9, *claimed), ranges);
+        new = new
+            .load_balancer(&[address(family, 9, *claimed)])
+            .source_ranges(ranges);
     }
     if exposed & 4 != 0 {
         // One of them may be another Service's load balancer address.
@@ -91,7 +93,7 @@ fn drawn(family: Family, happening: &Happening) -> Option<Service> {
         new.ports = [new.ports[0].clone(), udp].into();
     }
     if let Some(minutes) = affinity {
-        new = with_affinity(new, minutes * 60);
+        new = new.affinity(minutes * 60);
     }
     Some(new)
 }
@@ -100,7 +102,7 @@ fn happen(scene: &mut Scene, happening: &Happening) {
     let family = scene.family;
     match happening {
         Happening::Service { .. } => {
-            scene.service(&drawn(family, happening).unwrap());
+            scene.service(drawn(family, happening).unwrap());
         }
         Happening::Endpoints { number, pods } => {
             let pods: Vec<_> = pods

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ferrule_core::model::{Family, Port, Protocol, ServiceKey, TrafficPolicy};
+use ferrule_dataplane::Dataplane as _;
 use ferrule_kernel::xt::Flavour;
 
 use crate::support::*;
@@ -17,42 +18,42 @@ fn ip(text: &str) -> IpAddr {
 /// The cluster that was recorded: every kind of address, policy and lack of endpoints.
 fn cluster(flavour: Flavour) -> Scene {
     let mut scene = Scene::with(Family::V4, flavour, settings(&["10.128.0.0/10"]));
-    scene.node(ip("172.31.0.1"));
+    scene.node(node("here").at(ip("172.31.0.1")));
     let (here, there) = (true, false);
-    let mut api = with_port(service("kubernetes", ip("10.96.0.1")), "https", 443);
+    let mut api = service("kubernetes", ip("10.96.0.1")).port("https", 443);
     api.key = ServiceKey::new("default", "kubernetes");
     scene.both(&api, 6443, &[(ip("172.31.0.1"), there)]);
-    scene.service(&service("c0", ip("10.96.1.1")));
+    scene.service(service("c0", ip("10.96.1.1")));
     let pods = [
         (ip("10.128.1.2"), here),
         (ip("10.128.2.10"), there),
         (ip("10.128.2.2"), there),
     ];
     scene.both(&service("c3", ip("10.96.1.3")), 8080, &pods);
-    let mut npl = with_port(service("npl", ip("10.96.1.6")), "http", 80);
-    npl = with_node_port(npl, 30006);
+    let mut npl = service("npl", ip("10.96.1.6")).port("http", 80);
+    npl = npl.node_port(30006);
     npl.external_policy_field = TrafficPolicy::Local;
     let pods = [(ip("10.128.1.5"), here), (ip("10.128.2.5"), there)];
     scene.both(&npl, 8080, &pods);
-    let mut np0 = with_node_port(service("np0", ip("10.96.1.8")), 30008);
+    let mut np0 = service("np0", ip("10.96.1.8")).node_port(30008);
     np0.ports[0].protocol = Protocol::Udp;
     np0.external_ips = [ip("198.51.100.8")].into();
     scene.service(&np0);
-    let lbr = with_port(service("lbr", ip("10.96.1.9")), "https", 443);
-    let lbr = with_node_port(
-        with_load_balancer(lbr, ip("192.0.2.9"), &["203.0.113.0/24", "172.31.0.0/16"]),
-        30009,
-    );
+    let lbr = service("lbr", ip("10.96.1.9")).port("https", 443);
+    let lbr = lbr
+        .load_balancer(&[ip("192.0.2.9")])
+        .source_ranges(&["203.0.113.0/24", "172.31.0.0/16"])
+        .node_port(30009);
     let pods = [(ip("10.128.1.6"), here), (ip("10.128.2.7"), there)];
     scene.both(&lbr, 8443, &pods);
-    let mut remote = with_load_balancer(service("lblr", ip("10.96.1.12")), ip("192.0.2.12"), &[]);
+    let mut remote = service("lblr", ip("10.96.1.12")).load_balancer(&[ip("192.0.2.12")]);
     remote.external_policy_field = TrafficPolicy::Local;
     remote.health_check_field = Port::new(30112);
     scene.both(&remote, 8080, &[(ip("10.128.2.9"), there)]);
     let mut inner = service("itlr", ip("10.96.1.16"));
     inner.internal_policy = TrafficPolicy::Local;
     scene.both(&inner, 8080, &[(ip("10.128.2.14"), there)]);
-    let aff = with_affinity(service("aff", ip("10.96.1.17")), 600);
+    let aff = service("aff", ip("10.96.1.17")).affinity(600);
     let pods = [(ip("10.128.1.9"), here), (ip("10.128.2.15"), there)];
     scene.both(&aff, 8080, &pods);
     scene
@@ -131,10 +132,14 @@ fn what_is_rendered_is_what_is_installed() {
     for flavour in FLAVOURS {
         in_namespace(move || {
             let mut scene = cluster(flavour);
-            scene.take();
+            scene.cluster.step();
             let options = ferrule_dataplane::iptables::Options::default();
-            let text =
-                ferrule_dataplane::iptables::render(&scene.desired, Family::V4, options, &[]);
+            let text = ferrule_dataplane::iptables::render(
+                &scene.cluster.desired,
+                Family::V4,
+                options,
+                &[],
+            );
             scene.whole();
             let installed = scene.saved();
             scene.dataplane.remove().unwrap();

@@ -6,28 +6,28 @@ use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{Family, Port, Protocol, Service, ServiceType, Slice, TrafficPolicy};
 use ferrule_dataplane::iptables::{Options, render};
 
-use crate::support::{
-    Cluster, service, settings, slice, with_affinity, with_load_balancer, with_node_port,
-};
+use crate::support::{Both, Cluster, Objects, node, service, settings, slice};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 fn cluster() -> Cluster {
-    Cluster::new(settings(&["10.0.0.0/8", "fd00:1::/64"]))
+    Cluster::with(settings(&["10.0.0.0/8", "fd00:1::/64"]))
 }
 
 /// A cluster of one Service, `demo/s` on 172.30.0.1, and what it is drawn as.
 fn drawn(service: &Service, pods: &[(&str, bool)]) -> Text {
     let pods: Vec<_> = pods.iter().map(|(pod, local)| (ip(pod), *local)).collect();
     let mut cluster = cluster();
-    cluster.node(ip("192.168.0.2")).both(service, 8080, &pods);
+    cluster
+        .node(node("here").at(ip("192.168.0.2")))
+        .both(service, 8080, &pods);
     text(&mut cluster)
 }
 
 fn text(cluster: &mut Cluster) -> Text {
-    cluster.take();
+    cluster.step();
     let options = Options::default();
     Text(render(&cluster.desired, Family::V4, options, &[]))
 }
@@ -237,7 +237,7 @@ fn ipt_024_what_is_marked_or_known_is_forwarded() {
 }
 
 fn with_addresses(addresses: &[&str]) -> Cluster {
-    Cluster::new(Settings {
+    Cluster::with(Settings {
         node_port_addresses: NodePortAddresses::parse(addresses).unwrap(),
         ..settings(&["10.0.0.0/8"])
     })
@@ -317,7 +317,7 @@ fn ipt_061_ipt_062_ipt_063_node_ports_come_last() {
     );
     assert_eq!(tail(&nets, Family::V4, off, &local), one("-d 192.168.0.7"));
     assert_eq!(tail(&nets, Family::V6, on, &local), one("-d 2001:db8::7"));
-    let last = drawn(&with_node_port(plain(), 30001), HERE);
+    let last = drawn(&plain().node_port(30001), HERE);
     assert!(
         last.chain("nat", "KUBE-SERVICES")
             .last()
@@ -392,7 +392,9 @@ fn ipt_032_ipt_048_outside_traffic_without_local_endpoints_is_dropped_but_pods_p
 }
 
 fn guarded(ranges: &[&str]) -> Service {
-    with_load_balancer(plain(), ip("1.2.3.4"), ranges)
+    plain()
+        .load_balancer(&[ip("1.2.3.4")])
+        .source_ranges(ranges)
 }
 
 #[test]
@@ -447,7 +449,7 @@ fn ipt_036_ipt_037_ranges_for_everybody_or_another_family_guard_nothing() {
 
 #[test]
 fn ipt_039_ipt_040_a_node_port_answers_on_any_address() {
-    let text = drawn(&with_node_port(plain(), 30001), HERE);
+    let text = drawn(&plain().node_port(30001), HERE);
     assert_eq!(
         text.chain("nat", "KUBE-NODEPORTS"),
         [
@@ -459,12 +461,12 @@ fn ipt_039_ipt_040_a_node_port_answers_on_any_address() {
 
 #[test]
 fn ipt_041_a_node_port_without_endpoints_refuses_on_local_addresses() {
-    let text = drawn(&with_node_port(plain(), 30001), &[]);
+    let text = drawn(&plain().node_port(30001), &[]);
     assert_eq!(
         text.chain("filter", "KUBE-EXTERNAL-SERVICES"),
         ["# \"demo/s has no endpoints\" -m addrtype --dst-type LOCAL P --dport 30001 -j REJECT"]
     );
-    let text = drawn(&external_local(with_node_port(plain(), 30001)), THERE);
+    let text = drawn(&external_local(plain().node_port(30001)), THERE);
     assert_eq!(
         text.chain("filter", "KUBE-EXTERNAL-SERVICES"),
         [
@@ -491,7 +493,7 @@ fn ipt_042_health_checks_are_accepted_without_endpoints_and_always_over_tcp() {
 }
 
 fn masquerading(settings: Settings) -> Vec<String> {
-    let mut cluster = Cluster::new(settings);
+    let mut cluster = Cluster::with(settings);
     cluster.both(&plain(), 8080, &[(ip("10.180.0.1"), true)]);
     let mut rules = text(&mut cluster).own("SVC");
     assert_eq!(
@@ -542,7 +544,7 @@ fn ipt_044_clients_outside_of_pods_are_masqueraded() {
 #[test]
 fn ipt_045_ipt_049_without_a_way_to_tell_pods_nobody_is_masqueraded() {
     assert!(masquerading(settings(&["fd00::/64"])).is_empty());
-    let mut cluster = Cluster::new(settings(&[]));
+    let mut cluster = Cluster::with(settings(&[]));
     let local = external_local(with_external_ip(plain()));
     cluster.both(&local, 8080, &[(ip("10.180.0.1"), true)]);
     let rules = text(&mut cluster).own("EXT");
@@ -602,7 +604,7 @@ fn ipt_050_ipt_051_endpoints_are_chosen_evenly_in_the_order_of_text() {
 
 #[test]
 fn ipt_052_ipt_053_ipt_054_ipt_055_clients_return_to_their_endpoint() {
-    let text = drawn(&with_affinity(plain(), 600), BOTH);
+    let text = drawn(&plain().affinity(600), BOTH);
     let remembered = |number: u8| {
         let chain = &text.endpoints()[usize::from(number) - 1];
         format!("-m recent --name {chain} --rcheck --seconds 600 --reap")
@@ -643,7 +645,9 @@ fn changed(pods: &[(&str, bool)], change: impl Fn(&mut Slice)) -> Slice {
 fn ipt_057_ipt_058_ipt_059_each_pool_has_its_own_endpoints() {
     let service = external_local(with_external_ip(plain()));
     let mut cluster = cluster();
-    cluster.node(ip("192.168.0.2")).service(&service);
+    cluster
+        .node(node("here").at(ip("192.168.0.2")))
+        .service(&service);
     // The local one is shutting down: outside traffic still goes there, inside traffic does not.
     cluster.slice(changed(BOTH, |slice| {
         slice.endpoints[0].ready = false;
@@ -698,7 +702,7 @@ fn ipt_003_ipv6_endpoints_stand_in_brackets() {
     let mut cluster = cluster();
     let six = service("s", ip("fd00:30::1"));
     cluster.both(&six, 8080, &[(ip("fd00:1::5"), true)]);
-    cluster.take();
+    cluster.step();
     let text = Text(render(
         &cluster.desired,
         Family::V6,

@@ -16,17 +16,19 @@ pub fn everything(scene: &mut Scene) {
         Family::V6 => &["2001:db8::/64", "fd00::2:0/112"],
     };
     let pods = |x, y| [(a(1, x), false), (a(1, y), true)];
-    scene.node(a(2, 1));
+    scene.node(node("here").at(a(2, 1)));
     scene.both(&service("plain", a(96, 1)), 8080, &pods(1, 2));
-    scene.service(&service("none", a(96, 2)));
-    let port = with_node_port(service("port", a(96, 3)), 30003);
+    scene.service(service("none", a(96, 2)));
+    let port = service("port", a(96, 3)).node_port(30003);
     scene.both(&port, 8080, &pods(1, 2));
-    let lb = with_load_balancer(service("lb", a(96, 4)), a(9, 4), ranges);
-    let lb = with_affinity(with_node_port(lb, 30004), 600);
+    let lb = service("lb", a(96, 4))
+        .load_balancer(&[a(9, 4)])
+        .source_ranges(ranges);
+    let lb = lb.node_port(30004).affinity(600);
     let three = [(a(1, 3), false), (a(1, 4), true), (a(1, 5), false)];
     scene.both(&lb, 8080, &three);
-    let local = with_load_balancer(service("local", a(96, 5)), a(9, 5), &[]);
-    let mut local = with_node_port(local, 30005);
+    let local = service("local", a(96, 5)).load_balancer(&[a(9, 5)]);
+    let mut local = local.node_port(30005);
     local.external_policy_field = TrafficPolicy::Local;
     local.health_check_field = Port::new(30105);
     local.external_ips = [a(8, 5)].into();
@@ -65,7 +67,7 @@ fn ipt_084_rules_are_counted_as_they_come_and_go() {
         let all: usize = scene.last.rules.iter().map(|rules| rules.owned).sum();
         assert_eq!(counted(&scene), all);
         // Of a Service that comes, only its own rules are written.
-        scene.service(&service("more", address(family, 96, 7)));
+        scene.service(service("more", address(family, 96, 7)));
         scene.step();
         assert_eq!(counted(&scene), 1);
         scene.no_service("lb");
@@ -118,7 +120,7 @@ fn deltas_lead_to_the_same_as_a_fresh_start() {
         scene.slice(slice(&lb, 8080, &[]));
         assert!(scene.step() > 0);
         agrees_with_fresh(&mut scene);
-        let port = with_node_port(service("port", a(96, 3)), 30003);
+        let port = service("port", a(96, 3)).node_port(30003);
         scene.slice(slice(&lb, 8080, &[(a(1, 4), true)]));
         scene.both(&port, 8080, &[]).slice(slice(&plain, 8080, &[]));
         assert!(scene.step() > 0);
@@ -167,8 +169,8 @@ fn ipt_066_a_change_of_one_port_leaves_the_other_ports_alone() {
     everywhere(|family, flavour| {
         let a = |x, y| address(family, x, y);
         let mut scene = Scene::new(family, flavour);
-        let mut two = with_port(service("two", a(96, 1)), "web", 80);
-        let more = with_port(two.clone(), "metrics", 9090);
+        let mut two = service("two", a(96, 1)).port("web", 80);
+        let more = two.clone().port("metrics", 9090);
         two.ports = [two.ports[0].clone(), more.ports[0].clone()].into();
         let pods = [(a(1, 1), false), (a(1, 2), true)];
         scene.both(&two, 8080, &pods);

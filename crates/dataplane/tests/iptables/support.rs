@@ -1,43 +1,19 @@
 //! Small clusters, programmed into namespaces.
 
-use ferrule_dataplane::host::Addresses;
-use ferrule_dataplane::{Cadence, Watcher};
-use std::io;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
-use std::process::Command;
 use std::time::Duration;
-use std::time::SystemTime;
 
-use ferrule_core::desired::{Delta, Desired};
 use ferrule_core::facts::{DetectLocal, Settings};
-use ferrule_core::issue::{Kind, ObjectKey};
-use ferrule_core::model::{
-    Family, Node, PerFamily, Port, Protocol, Service, ServiceKey, ServicePort, ServiceType, Slice,
-    SliceEndpoint, SliceKey, SlicePort, TrafficPolicy,
-};
-use ferrule_core::track::{Event, Object, Tracker};
+use ferrule_core::model::{Family, Service, Slice};
+use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::iptables::{Iptables, Options};
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
-use ferrule_kernel::netns;
+use ferrule_dataplane::{Applied, ApplyError, Cadence, Dataplane, Scope, Watcher, Work};
 use ferrule_kernel::xt::{Flavour, Table, Xt};
+use ferrule_testbed::cluster::{self, eps};
+pub use ferrule_testbed::cluster::{Cluster, Objects, node};
+pub use ferrule_testbed::{address, in_namespace, kernel, run};
 
 pub const FLAVOURS: [Flavour; 2] = [Flavour::Nft, Flavour::Legacy];
-
-/// Runs a test in a network of its own, whose loopback is up.
-pub fn in_namespace(test: impl FnOnce() + Send) {
-    let result = netns::isolated(|| {
-        run("ip", &["link", "set", "lo", "up"]);
-        test();
-    });
-    match result {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !variable("CI") => {
-            eprintln!("NOT RUN: no right to make a network namespace; run as root");
-        }
-        Err(error) => panic!("no network namespace: {error}"),
-    }
-}
 
 /// Runs a test for both families in both flavours.
 pub fn everywhere(test: fn(Family, Flavour)) {
@@ -46,21 +22,6 @@ pub fn everywhere(test: fn(Family, Flavour)) {
             in_namespace(move || test(family, flavour));
         }
     }
-}
-
-/// Runs a program in the namespace of the calling thread, and returns what it printed.
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    #[expect(clippy::disallowed_methods, reason = "tests may run programs")]
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Runs `iptables` of this family and flavour.
@@ -74,119 +35,14 @@ pub fn iptables(family: Family, flavour: Flavour, arguments: &str) -> String {
     run(program, &arguments.split(' ').collect::<Vec<_>>())
 }
 
-fn variable(name: &str) -> bool {
-    #[expect(clippy::disallowed_methods, reason = "tests are steered so")]
-    std::env::var(name).is_ok()
-}
-
-/// An address of the family: 10.x.0.y or `fd00::x:y`.
-pub fn address(family: Family, x: u8, y: u8) -> IpAddr {
-    match family {
-        Family::V4 => IpAddr::from([10, x, 0, y]),
-        Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, x.into(), y.into()]),
-    }
-}
-
-pub const fn kernel(family: Family) -> ferrule_kernel::Family {
-    match family {
-        Family::V4 => ferrule_kernel::Family::V4,
-        Family::V6 => ferrule_kernel::Family::V6,
-    }
-}
-
 /// A Service in namespace `demo` with one port, TCP 80, without a name.
 pub fn service(name: &str, ip: IpAddr) -> Service {
-    let mut cluster_ips = PerFamily::default();
-    cluster_ips[Family::of(ip)] = Some(ip);
-    Service {
-        key: ServiceKey::new("demo", name),
-        created: 0,
-        kind: ServiceType::ClusterIp,
-        cluster_ips,
-        external_ips: Box::default(),
-        load_balancer_ips: Box::default(),
-        source_ranges: Box::default(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy_field: TrafficPolicy::Cluster,
-        health_check_field: None,
-        affinity_seconds: None,
-        ports: [ServicePort {
-            name: "".into(),
-            protocol: Protocol::Tcp,
-            port: Port::new(80).unwrap(),
-            node_port: None,
-        }]
-        .into(),
-    }
-}
-
-pub fn with_port(mut service: Service, name: &str, port: i64) -> Service {
-    service.ports[0].name = name.into();
-    service.ports[0].port = Port::new(port).unwrap();
-    service
-}
-
-pub fn with_node_port(mut service: Service, port: i64) -> Service {
-    if service.kind == ServiceType::ClusterIp {
-        service.kind = ServiceType::NodePort;
-    }
-    service.ports[0].node_port = Port::new(port);
-    service
-}
-
-pub fn with_load_balancer(mut service: Service, ip: IpAddr, ranges: &[&str]) -> Service {
-    service.kind = ServiceType::LoadBalancer;
-    service.load_balancer_ips = [ip].into();
-    service.source_ranges = ranges.iter().map(|net| net.parse().unwrap()).collect();
-    service
-}
-
-pub fn with_affinity(mut service: Service, seconds: u32) -> Service {
-    service.affinity_seconds = NonZeroU32::new(seconds);
-    service
+    cluster::service(name).at(ip).port("", 80)
 }
 
 /// Endpoints of a Service; each is an address and whether it is on this node.
 pub fn slice(service: &Service, port: i64, endpoints: &[(IpAddr, bool)]) -> Slice {
-    let family = Family::ALL
-        .into_iter()
-        .find(|family| service.cluster_ips[*family].is_some())
-        .unwrap();
-    Slice {
-        key: SliceKey::new(
-            service.key.namespace(),
-            &format!("{}-1", service.key.name()),
-        ),
-        service: service.key.clone(),
-        family,
-        ports: service
-            .ports
-            .iter()
-            .map(|own| SlicePort {
-                name: own.name.clone(),
-                protocol: own.protocol,
-                port: Port::new(port).unwrap(),
-            })
-            .collect(),
-        endpoints: endpoints
-            .iter()
-            .map(|(ip, local)| SliceEndpoint {
-                ip: *ip,
-                local: *local,
-                ready: true,
-                serving: true,
-                terminating: false,
-                node_hint: None,
-                zone_hints: None,
-            })
-            .collect(),
-    }
-}
-
-/// A cluster as this node sees it.
-pub struct Cluster {
-    tracker: Tracker,
-    pub desired: Desired,
+    Slice::of(service, port, &eps(endpoints))
 }
 
 pub fn settings(cidrs: &[&str]) -> Settings {
@@ -197,78 +53,21 @@ pub fn settings(cidrs: &[&str]) -> Settings {
     }
 }
 
-impl Cluster {
-    /// Nothing is in it, and that is known.
-    pub fn new(settings: Settings) -> Self {
-        let mut cluster = Self {
-            tracker: Tracker::new(SystemTime::UNIX_EPOCH),
-            desired: Desired::new(settings),
-        };
-        for kind in Kind::ALL {
-            cluster.tracker.on(Event::Listing(kind));
-            cluster.tracker.on(Event::Listed(kind));
-        }
-        cluster.take();
-        cluster
-    }
-
-    fn put(&mut self, object: Object) -> &mut Self {
-        self.tracker.on(Event::Put {
-            object,
-            issues: Vec::new(),
-            trigger: None,
-        });
-        self
-    }
-
-    pub fn service(&mut self, service: &Service) -> &mut Self {
-        self.put(Object::Service(service.clone()))
-    }
-
-    pub fn slice(&mut self, slice: Slice) -> &mut Self {
-        self.put(Object::Slice(slice))
-    }
-
+/// Those who have a cluster, with endpoints as tests here write them.
+pub trait Both: Objects {
     /// A Service and its endpoints, which listen on this port.
-    pub fn both(&mut self, service: &Service, port: i64, pods: &[(IpAddr, bool)]) -> &mut Self {
-        self.service(service).slice(slice(service, port, pods))
-    }
-
-    pub fn node(&mut self, ip: IpAddr) -> &mut Self {
-        self.put(Object::Node(Node {
-            name: "node-1".into(),
-            zone: Some("here".into()),
-            addresses: [ip].into(),
-            pod_cidrs: Box::default(),
-            leaving: false,
-        }))
-    }
-
-    pub fn no_service(&mut self, name: &str) -> &mut Self {
-        self.tracker.on(Event::Gone {
-            key: ObjectKey::Service(ServiceKey::new("demo", name)),
-            issues: Vec::new(),
-        });
-        self
-    }
-
-    pub fn settings(&mut self, settings: Settings) -> &mut Self {
-        self.desired.set_settings(settings);
-        self.tracker.touch();
-        self
-    }
-
-    pub fn take(&mut self) -> Delta {
-        let changes = self.tracker.take().unwrap_or_default();
-        self.desired.update(&self.tracker, changes)
+    fn both(&mut self, service: &Service, port: i64, pods: &[(IpAddr, bool)]) -> &mut Self {
+        self.serving(service, port, &eps(pods))
     }
 }
+
+impl<T: Objects> Both for T {}
 
 /// A cluster, and the rules for it.
 pub struct Scene {
     pub family: Family,
     pub flavour: Flavour,
-    cluster: Cluster,
+    pub cluster: Cluster,
     pub dataplane: Iptables,
     /// Programs are used where the tables could be spoken to directly.
     pub programs: bool,
@@ -276,16 +75,8 @@ pub struct Scene {
     pub last: Applied,
 }
 
-impl std::ops::Deref for Scene {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.cluster
-    }
-}
-
-impl std::ops::DerefMut for Scene {
-    fn deref_mut(&mut self) -> &mut Cluster {
+impl Objects for Scene {
+    fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 }
@@ -304,7 +95,7 @@ impl Scene {
         Self {
             family,
             flavour: xt.flavour(),
-            cluster: Cluster::new(settings),
+            cluster: Cluster::with(settings),
             dataplane: Iptables::new(family, Options::default(), xt),
             programs: false,
             last: Applied::default(),
@@ -341,7 +132,7 @@ impl Scene {
     }
 
     pub fn try_step(&mut self) -> Result<Applied, ApplyError> {
-        let delta = self.take();
+        let delta = self.cluster.step();
         let family = self.family;
         self.apply(Scope::Delta(&delta.families[family]))
     }
@@ -354,7 +145,7 @@ impl Scene {
     }
 
     pub fn try_whole(&mut self) -> Result<Applied, ApplyError> {
-        self.take();
+        self.cluster.step();
         self.apply(Scope::Full)
     }
 

@@ -150,7 +150,7 @@ fn nft_088_rules_that_somebody_changed_meanwhile_are_looked_at_again() {
             faults.add(Fault::Batch(refuse(0, Errno::ERESTART)));
         }
         let error = scene.try_whole().unwrap_err();
-        assert!(text(&error).contains("changed by somebody else"));
+        assert!(text(&error).contains("external change to the ruleset"));
         assert!(!faults.is_empty());
         assert_eq!(scene.snapshot(), before);
         faults.clear();
@@ -200,7 +200,7 @@ fn nft_061_a_chain_that_is_still_busy_holds_nothing_up() {
         let pods = [(address(family, 1, 1), true)];
         let plain = service(family, "sticky", 1);
         scene
-            .service(with_affinity(plain.clone(), 60))
+            .service(plain.clone().affinity(60))
             .slice(slice(family, "sticky", &pods));
         scene.whole();
         let chains = |scene: &Scene<Flaky>| {
@@ -330,7 +330,7 @@ fn nft_066_a_deleted_table_is_noticed_by_the_next_change_and_rebuilt() {
         run("nft", &["delete", "table", table, TABLE]);
         assert_eq!(scene.step(), 0, "nothing to do, nothing to see");
         scene.service(service(family, "new", 9));
-        let error = scene.try_step().unwrap_err();
+        scene.try_step().unwrap_err();
         assert_eq!(scene.try_snapshot(), None);
         scene.no_service("new").whole();
         assert_alike(&scene.snapshot(), &before);
@@ -457,14 +457,14 @@ fn a_table_that_somebody_owns_is_left_to_him_and_told_of() {
 fn long(scene: &mut Scene, namespace: usize, name: usize, number: u8) {
     let family = scene.family;
     let (space, service_name) = ("n".repeat(namespace), "s".repeat(name));
-    let mut service = with_node_port(service(family, "x", number), 30000 + i64::from(number));
+    let mut service = service(family, "x", number).node_port(30000 + i64::from(number));
     service.key = ServiceKey::new(&space, &service_name);
     service.ports[0].name = "p".repeat(15).as_str().into();
     let mut pods = slice(family, "x", &[(address(family, 1, 1), true)]);
     pods.key = SliceKey::new(&space, &format!("{service_name}-1"));
     pods.service = service.key.clone();
     pods.ports[0].name = service.ports[0].name.clone();
-    scene.service(with_affinity(service, 60)).slice(pods);
+    scene.service(service.affinity(60)).slice(pods);
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn nft_009_chains_of_a_service_port_are_named_after_it() {
         unnamed.ports[0].name = "".into();
         let mut slice = slice(family, "web", &pods);
         slice.ports[0].name = "".into();
-        scene.service(with_affinity(unnamed, 60)).slice(slice);
+        scene.service(unnamed.affinity(60)).slice(slice);
         scene.whole();
         let text = listed(family);
         block(&text, "chain stay-demo.web..tcp");
@@ -233,10 +233,7 @@ fn nft_011_marks_are_listed_with_eight_digits() {
         );
         everything(&mut scene);
         for (bit, text) in [(14, "0x00004000"), (0, "0x00000001"), (30, "0x40000000")] {
-            scene.options(Options {
-                mark: 1 << bit,
-                ..Options::default()
-            });
+            scene.options(Options { mark: 1 << bit });
             scene.step();
             let listed = listed(family);
             assert_eq!(
@@ -319,10 +316,7 @@ fn nft_041_services_without_affinity_have_no_chains_and_sets_of_their_own() {
         for number in 1..50 {
             let name = format!("s{number}");
             scene
-                .service(with_node_port(
-                    service(family, &name, number),
-                    30000 + i64::from(number),
-                ))
+                .service(service(family, &name, number).node_port(30000 + i64::from(number)))
                 .slice(slice(family, &name, &pods));
         }
         scene.step();

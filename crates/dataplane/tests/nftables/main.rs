@@ -5,19 +5,11 @@
     reason = "helpers of tests are tests"
 )]
 
-mod affinity;
+mod elements;
 mod faults;
 mod flaky;
 mod layout;
-mod masquerading;
-mod matrix;
-mod node_ports;
-mod packets;
-mod passing;
 mod random;
-mod refusing;
-mod sources;
-mod spy;
 mod state;
 mod steps;
 mod support;

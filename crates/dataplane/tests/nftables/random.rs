@@ -125,11 +125,13 @@ fn build(family: Family, number: u8, drawn: &Drawn) -> ferrule_core::model::Serv
     let mut new = service(family, &name(number), drawn.address);
     new.created = drawn.created;
     if drawn.exposed & 1 != 0 {
-        new = with_node_port(new, 30000 + i64::from(drawn.others));
+        new = new.node_port(30000 + i64::from(drawn.others));
     }
     if drawn.exposed & 2 != 0 {
         let vip = address(family, 9, drawn.others);
-        new = with_load_balancer(new, vip, ranges(family, drawn.ranges));
+        new = new
+            .load_balancer(&[vip])
+            .source_ranges(ranges(family, drawn.ranges));
     }
     if drawn.exposed & 4 != 0 {
         // Sometimes one that is a load balancer's, or a cluster IP, elsewhere.
@@ -146,7 +148,7 @@ fn build(family: Family, number: u8, drawn: &Drawn) -> ferrule_core::model::Serv
     };
     new.internal_policy = policy(drawn.inside_local);
     new.external_policy_field = policy(drawn.outside_local);
-    let all = over_all(new.clone()).ports;
+    let all = new.clone().over(&PROTOCOLS).ports;
     let extra = ServicePort {
         port: ferrule_core::model::Port::new(81).unwrap(),
         node_port: None,
@@ -163,7 +165,7 @@ fn build(family: Family, number: u8, drawn: &Drawn) -> ferrule_core::model::Serv
         _ => [all[0].clone(), extra].into(),
     };
     match drawn.affinity {
-        Some(minutes) => with_affinity(new, minutes * 60),
+        Some(minutes) => new.affinity(minutes * 60),
         None => new,
     }
 }
@@ -193,6 +195,7 @@ fn settings(family: Family, which: u8) -> Settings {
         detect_local,
         node_port_addresses: NodePortAddresses::parse(node_ports).unwrap(),
         allow_external_ips: which != 6,
+        masquerade_all: which == 4,
         ..Settings::default()
     }
 }
@@ -209,7 +212,7 @@ pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) 
                 .map(|(pod, local, _)| (address(family, 1, *pod), *local))
                 .collect();
             let mut slice = slice(family, &name(*number), &list);
-            let all = slice_over_all(slice.clone()).ports;
+            let all = slice.clone().over(&PROTOCOLS).ports;
             slice.ports = slice.ports.iter().chain(&all).cloned().collect();
             for (endpoint, (.., state)) in slice.endpoints.iter_mut().zip(pods) {
                 endpoint.ready = matches!(state, State::Ready);
@@ -222,21 +225,21 @@ pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) 
             scene.no_service(&name(*number));
         }
         Happening::NoEndpoints(number) => {
-            scene.no_slice(&name(*number));
+            scene.no_slice(&format!("{}-1", name(*number)));
         }
         Happening::Cidr(Some(number)) => {
             let net = match family {
                 Family::V4 => format!("10.{}.0.0/16", 96 + number),
                 Family::V6 => format!("fd00::{}:0/112", 60 + number),
             };
-            scene.service_cidr(&net);
+            scene.service_cidr("kubernetes", &[&net]);
         }
         Happening::Cidr(None) => {
-            scene.no_service_cidr();
+            scene.no_service_cidr("kubernetes");
         }
         Happening::Node(number) => {
-            let pods = ferrule_testbed::net(kernel(family), 1, 8);
-            scene.node_with(address(family, 2, *number), &[&pods]);
+            let pods = ferrule_testbed::net(family, 1, 8);
+            scene.node(node("here").at(address(family, 2, *number)).pods(&[&pods]));
         }
         Happening::Settings(which) => {
             scene.settings(settings(family, *which));
@@ -244,7 +247,6 @@ pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) 
         Happening::Options(which) => {
             scene.options(Options {
                 mark: 1 << (which + 13),
-                masquerade_all: *which == 2,
             });
         }
     }

@@ -22,29 +22,28 @@ pub fn everything<T: Transport + Send>(scene: &mut Scene<T>) {
         Family::V6 => &["2001:db8::/64", "2001:db8::/48", "2001:db8:1::/64"],
     };
     scene
-        .node(a(2, 1))
-        .service_cidr(cidr)
+        .node(node("here").at(a(2, 1)))
+        .service_cidr("kubernetes", &[cidr])
         .service(service(family, "plain", 1))
         .slice(slice(family, "plain", &[(a(1, 1), false), (a(1, 2), true)]))
         .service(service(family, "none", 2))
-        .service(with_node_port(service(family, "port", 3), 30003))
+        .service(service(family, "port", 3).node_port(30003))
         .slice(slice(family, "port", &[(a(1, 1), false), (a(1, 2), true)]))
-        .service(with_affinity(
-            with_node_port(
-                with_load_balancer(service(family, "lb", 4), a(9, 4), ranges),
-                30004,
-            ),
-            600,
-        ))
+        .service(
+            service(family, "lb", 4)
+                .load_balancer(&[a(9, 4)])
+                .source_ranges(ranges)
+                .node_port(30004)
+                .affinity(600),
+        )
         .slice(slice(
             family,
             "lb",
             &[(a(1, 3), false), (a(1, 4), true), (a(1, 5), false)],
         ));
-    let mut local = with_node_port(
-        with_load_balancer(service(family, "local", 5), a(9, 5), &[]),
-        30005,
-    );
+    let mut local = service(family, "local", 5)
+        .load_balancer(&[a(9, 5)])
+        .node_port(30005);
     local.external_policy_field = TrafficPolicy::Local;
     local.external_ips = [a(8, 5)].into();
     scene.service(local.clone()).slice(slice(
@@ -97,7 +96,7 @@ fn a_restart_writes_nothing_though_chains_are_left_that_nobody_needs() {
         scene
             .service(service(family, "plain", 1))
             .slice(slice(family, "plain", &[a(1), a(2), a(3)]))
-            .service(with_affinity(service(family, "sticky", 2), 60))
+            .service(service(family, "sticky", 2).affinity(60))
             .slice(slice(family, "sticky", &[a(1)]));
         scene.whole();
         // The count changes, and clients stay no more.
@@ -197,20 +196,22 @@ fn deltas_lead_to_the_same_as_a_fresh_start() {
                 &[(a(1, 9), true), (a(1, 2), true), (a(1, 1), true)],
             ))
             .no_service("port")
-            .no_slice("lb");
+            .no_slice("lb-1");
         assert!(scene.step() > 0);
         agrees_with_fresh(&mut scene);
         scene
             .slice(slice(family, "lb", &[(a(1, 4), true)]))
-            .service(with_node_port(service(family, "port", 3), 30003))
-            .no_slice("plain");
+            .service(service(family, "port", 3).node_port(30003))
+            .no_slice("plain-1");
         assert!(scene.step() > 0);
         agrees_with_fresh(&mut scene);
         let cidr = match family {
             Family::V4 => "10.97.0.0/16",
             Family::V6 => "fd00::61:0/112",
         };
-        scene.service_cidr(cidr).node(a(2, 2));
+        scene
+            .service_cidr("kubernetes", &[cidr])
+            .node(node("here").at(a(2, 2)));
         assert_eq!(scene.step(), 2);
         agrees_with_fresh(&mut scene);
         for name in ["plain", "none", "port", "lb", "local", "remote"] {

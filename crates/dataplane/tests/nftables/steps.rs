@@ -113,7 +113,7 @@ fn nft_056_what_leads_elsewhere_is_replaced_in_one_transaction() {
         let mut scene = many(family, 10);
         let before = scene.snapshot().generation;
         let mut watch = Watch::open().unwrap();
-        scene.no_slice("s7");
+        scene.no_slice("s7-1");
         scene.step();
         assert_eq!(scene.snapshot().generation, before + 1);
         let served = heard(&mut watch).into_iter().filter(
@@ -197,7 +197,7 @@ fn nft_059_a_chain_that_nothing_leads_to_is_emptied_and_goes_with_the_next_chang
     both(|family| {
         let mut scene = many(family, 3);
         let (service, _) = numbered(family, 2);
-        scene.service(with_affinity(service.clone(), 60)).step();
+        scene.service(service.clone().affinity(60)).step();
         let name = "stay-demo.s2.http.tcp".to_owned();
         assert_eq!(stay_chains(&scene), [(name.clone(), true)]);
         scene.service(service).step();
@@ -214,7 +214,7 @@ fn nft_060_a_chain_that_is_needed_again_is_never_missing() {
         let (service, _) = numbered(family, 2);
         let name = "stay-demo.s2.http.tcp".to_owned();
         for _ in 0..3 {
-            scene.service(with_affinity(service.clone(), 60)).step();
+            scene.service(service.clone().affinity(60)).step();
             assert_eq!(stay_chains(&scene), [(name.clone(), true)]);
             scene.service(service.clone()).step();
             assert_eq!(stay_chains(&scene), [(name.clone(), false)]);
@@ -222,7 +222,7 @@ fn nft_060_a_chain_that_is_needed_again_is_never_missing() {
         // Also when somebody else changed in between.
         scene.no_service("s3").step();
         assert_eq!(stay_chains(&scene), []);
-        scene.service(with_affinity(service, 60)).step();
+        scene.service(service.affinity(60)).step();
         assert_eq!(stay_chains(&scene), [(name, true)]);
     });
 }
@@ -232,7 +232,7 @@ fn nft_062_sets_of_clients_go_in_the_same_transaction() {
     both(|family| {
         let mut scene = many(family, 3);
         let (service, _) = numbered(family, 2);
-        scene.service(with_affinity(service, 60)).step();
+        scene.service(service.affinity(60)).step();
         let sets = |scene: &Scene| {
             let sets = scene.snapshot().sets;
             let names = sets.iter().map(|held| &held.object.name);
@@ -404,8 +404,7 @@ fn nft_071_service_ports_that_drop_for_want_of_local_endpoints_are_counted() {
         let far = [(address(family, 1, 1), false)];
         for number in 1..=4 {
             let name = format!("s{number}");
-            let mut service =
-                with_node_port(service(family, &name, number), 30000 + i64::from(number));
+            let mut service = service(family, &name, number).node_port(30000 + i64::from(number));
             if number & 1 != 0 {
                 service.internal_policy = TrafficPolicy::Local;
             }
@@ -415,7 +414,7 @@ fn nft_071_service_ports_that_drop_for_want_of_local_endpoints_are_counted() {
             scene.service(service).slice(slice(family, &name, &far));
         }
         scene.whole();
-        let totals = scene.desired.totals(family);
+        let totals = scene.cluster.desired.totals(family);
         assert_eq!((totals.no_local_internal, totals.no_local_external), (2, 2));
         // They are those that drop.
         let elements = scene.snapshot().elements;

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::socket::Transport;
-use ferrule_testbed::{Answer, Lab, Place, Protocol};
+use ferrule_testbed::{Answer, KINDS, Kind, Lab, Place, Protocol, full, local};
 
-use crate::matrix::*;
 use crate::support::*;
 
 /// No answer takes longer, however busy the machine is.
@@ -77,7 +76,7 @@ fn arrive(lab: &Lab, stop: &AtomicBool, count: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         for kind in KINDS {
             for protocol in Protocol::ALL {
-                let answer = ask(lab, protocol, kind, 1).put(&lab.out);
+                let answer = lab.ask(protocol, kind, 1).put(&lab.out);
                 assert!(matches!(answer, Answer::Served { .. }), "{answer:?}");
                 count.fetch_add(1, Ordering::Relaxed);
             }
@@ -89,7 +88,7 @@ fn arrive(lab: &Lab, stop: &AtomicBool, count: &AtomicUsize) {
 fn meanwhile(lab: &Lab, work: impl FnOnce()) {
     let stop = Arc::new(AtomicBool::new(false));
     let counts: [AtomicUsize; 4] = std::array::from_fn(|_| AtomicUsize::new(0));
-    let cluster_ip = target(lab, Kind::ClusterIp, 1);
+    let cluster_ip = lab.target(Kind::ClusterIp, 1);
     let stream = connect(&lab.out, cluster_ip);
     let client = connect(&lab.pod, cluster_ip);
     let any = cluster_ip.0;
@@ -126,11 +125,11 @@ impl Drop for Stop<'_> {
 }
 
 fn scene(lab: &Lab) -> Scene {
-    let mut scene = Scene::at(lab, by_pod_net(lab));
+    let mut scene = Scene::at(lab, lab.by_pod_net());
     let family = scene.family;
     scene
         .service(full(family, "all", 1))
-        .slice(pods(lab, "all", &[1, 2]));
+        .slice(lab.pods("all", &[1, 2]));
     scene.whole();
     scene
 }
@@ -176,23 +175,24 @@ fn change_another<T: Transport + Send>(scene: &mut Scene<T>, draw: &mut Draw) {
                 service = local(service);
             }
             if draw.below(3) == 0 {
-                service = with_affinity(service, 60);
+                service = service.affinity(60);
             }
             if draw.below(3) == 0 {
-                let range = ferrule_testbed::net(kernel(family), 5, 8);
+                let range = ferrule_testbed::net(family, 5, 8);
                 service.source_ranges = [range.parse().unwrap()].into();
             }
             scene.service(service);
         }
         3 => {
             let bits = u8::try_from(6 + draw.below(3)).unwrap();
-            scene.service_cidr(&ferrule_testbed::net(kernel(family), 96, bits));
+            let net = ferrule_testbed::net(family, 96, bits);
+            scene.service_cidr("kubernetes", &[&net]);
         }
         _ => {
             let count = draw.below(5);
             let ip = |draw: &mut Draw| address(family, 21, u8::try_from(draw.below(200)).unwrap());
             let pods: Vec<_> = (0..count).map(|n| (ip(draw), n % 2 == 0)).collect();
-            scene.slice(slice_over_all(slice(family, &name, &pods)));
+            scene.slice(slice(family, &name, &pods).over(&PROTOCOLS));
         }
     }
 }
@@ -213,7 +213,7 @@ fn a_thousand_changes_of_others_are_not_felt() {
 
 /// Puts something into the table that makes it another's.
 fn spoil(lab: &Lab) {
-    let word = crate::spy::word(lab.family);
+    let word = ferrule_testbed::word(lab.family);
     lab.node
         .run(move || run("nft", &["add", "chain", word, TABLE, "somebody"]));
 }
@@ -238,10 +238,10 @@ fn nft_083_connections_outlive_every_change_that_keeps_their_endpoint() {
     Lab::both(|lab| {
         let mut scene = scene(lab);
         let family = scene.family;
-        scene.slice(pods(lab, "all", &[1])).step();
+        scene.slice(lab.pods("all", &[1])).step();
         let mut streams: Vec<_> = KINDS
             .into_iter()
-            .map(|kind| connect(&lab.out, target(lab, kind, 1)))
+            .map(|kind| connect(&lab.out, lab.target(kind, 1)))
             .collect();
         let mut check = |what: &str| {
             for stream in &mut streams {
@@ -252,11 +252,9 @@ fn nft_083_connections_outlive_every_change_that_keeps_their_endpoint() {
             }
         };
         check("as it was");
-        scene.slice(pods(lab, "all", &[1, 2])).step();
+        scene.slice(lab.pods("all", &[1, 2])).step();
         check("another endpoint came");
-        scene
-            .service(with_affinity(full(family, "all", 1), 60))
-            .step();
+        scene.service(full(family, "all", 1).affinity(60)).step();
         check("clients stay from now on");
         scene.service(local(full(family, "all", 1))).step();
         check("bound to the node");
@@ -276,7 +274,7 @@ fn nft_083_connections_outlive_every_change_that_keeps_their_endpoint() {
         assert!(scene.whole() > 50);
         check("the whole table is replaced");
         // TCP finds out by itself when its endpoint is gone, so even this is no end.
-        scene.slice(pods(lab, "all", &[2])).step();
+        scene.slice(lab.pods("all", &[2])).step();
         check("the endpoint is listed no more");
     });
 }

@@ -8,10 +8,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 
 use ferrule_core::model::Family;
-use ferrule_testbed::{Answer, Lab, Protocol, feed, try_feed};
+use ferrule_testbed::{Answer, Kind, Lab, Protocol, feed, full, try_feed, word};
 
-use crate::matrix::*;
-use crate::spy::word;
 use crate::state::everything;
 use crate::support::*;
 use crate::twin::{Twin, assert_alike};
@@ -110,7 +108,7 @@ struct Words {
 
 impl Words {
     fn fill(&self, text: &str) -> String {
-        let family = kernel(self.family);
+        let family = self.family;
         let (x, a) = match self.family {
             Family::V4 => (word(family), "ipv4_addr"),
             Family::V6 => (word(family), "ipv6_addr"),
@@ -236,7 +234,7 @@ fn nft_084_kube_proxy_can_start_over_our_table_and_hand_it_back() {
 #[test]
 fn nft_085_we_start_over_the_table_of_kube_proxy_in_one_transaction() {
     Lab::both(|lab| {
-        let mut scene = Scene::at(lab, by_pod_net(lab));
+        let mut scene = Scene::at(lab, lab.by_pod_net());
         let family = scene.family;
         let words = Words {
             family,
@@ -246,16 +244,16 @@ fn nft_085_we_start_over_the_table_of_kube_proxy_in_one_transaction() {
         let text = words.setup() + &words.service();
         lab.node.run(move || feed("nft", &["-f", "-"], &text));
         // Its rules work, and somebody is connected.
-        let (to, port) = target(lab, Kind::LoadBalancerIp, 1);
+        let (to, port) = lab.target(Kind::LoadBalancerIp, 1);
         let seen = lab.masqueraded(1);
-        let ask = ask(lab, Protocol::Tcp, Kind::LoadBalancerIp, 1);
+        let ask = lab.ask(Protocol::Tcp, Kind::LoadBalancerIp, 1);
         assert_eq!(ask.put(&lab.out), Answer::Served { by: 1, seen });
         let mut stream = lab.out.run(move || TcpStream::connect((to, port)).unwrap());
         stream.read_exact(&mut [0; 2]).unwrap();
         let before = scene.snapshot().generation;
         scene
             .service(full(family, "all", 1))
-            .slice(pods(lab, "all", &[1]));
+            .slice(lab.pods("all", &[1]));
         assert!(scene.whole() > 50);
         let after = scene.snapshot();
         // One comes before and goes after: the table that stands in meanwhile.
@@ -267,7 +265,7 @@ fn nft_085_we_start_over_the_table_of_kube_proxy_in_one_transaction() {
         Twin::new(&scene).assert_like(&scene);
         assert_eq!(scene.whole(), 0);
         for protocol in Protocol::ALL {
-            let ask = crate::matrix::ask(lab, protocol, Kind::LoadBalancerIp, 1);
+            let ask = lab.ask(protocol, Kind::LoadBalancerIp, 1);
             assert_eq!(ask.put(&lab.out), Answer::Served { by: 1, seen });
         }
         // Whoever was connected still is.

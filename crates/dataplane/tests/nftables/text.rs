@@ -74,11 +74,12 @@ fn every_way_to_know_pods_and_node_ports_loads() {
 #[test]
 fn other_marks_and_masquerading_everything_load() {
     both(|family| {
-        let mut scene = Scene::new(family);
-        scene.options = Options {
-            mark: 1 << 31,
+        let settings = Settings {
             masquerade_all: true,
+            ..Settings::default()
         };
+        let mut scene = Scene::with(family, settings);
+        scene.options = Options { mark: 1 << 31 };
         everything(&mut scene);
         assert!(scene.text().contains("0x80000000"));
         loads_as_programmed(&mut scene);
@@ -90,7 +91,7 @@ fn the_longest_names_and_hundreds_of_endpoints_load() {
     both(|family| {
         let mut scene = Scene::new(family);
         let long = "n".repeat(63);
-        let mut sticky = with_affinity(service(family, &long, 1), 86_400);
+        let mut sticky = service(family, &long, 1).affinity(86_400);
         sticky.key = ServiceKey::new(&long, &long);
         sticky.ports[0].name = "p".repeat(15).as_str().into();
         let mut pods = slice(family, &long, &[(address(family, 1, 1), true)]);

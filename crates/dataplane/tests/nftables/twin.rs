@@ -45,7 +45,7 @@ impl Twin {
         }
         self.dataplane.remove().unwrap();
         let work = Work {
-            desired: &scene.desired,
+            desired: &scene.cluster.desired,
             scope: Scope::Full,
             local: &[],
         };

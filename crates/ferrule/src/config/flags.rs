@@ -1,4 +1,4 @@
-//! The command line: every flag, how it is read, and how it is told.
+//! The command line: every flag, how it is parsed, and its help.
 //!
 //! In: the words after the program's name. Out: [`Flags`], where each flag has its value and
 //! knows whether it was given; or a [`parse::FlagError`] with everything to print. [`table`] declares

@@ -325,9 +325,9 @@ mod tests {
         ])
         .unwrap();
         assert!(!gates.is_on(Gate::AllowServiceExternalIPs));
-        let told: Vec<_> = warnings.iter().map(|w| (w.name, w.message())).collect();
+        let reported: Vec<_> = warnings.iter().map(|w| (w.name, w.message())).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (
                     "AllowServiceExternalIPs",

@@ -1,6 +1,6 @@
 //! What a changed configuration asks for: nothing, a change while running, or a new start.
 //!
-//! Two configurations are compared in their file form, so that what is told has the names people
+//! Two configurations are compared in their file form, so that what is reported has the names people
 //! write. Some settings may change while the program runs; everything else needs a clean exit,
 //! after which the supervisor starts it again.
 
@@ -121,7 +121,7 @@ mod tests {
         let Reload::Live(changes) = reload(&config(|_| ()), &wanted) else {
             panic!("needs a restart");
         };
-        let told: Vec<_> = changes
+        let reported: Vec<_> = changes
             .iter()
             .map(|change| {
                 (
@@ -132,7 +132,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (
                     "healthzBindAddress",
@@ -155,11 +155,14 @@ mod tests {
         let Reload::Restart(changes) = reload(&config(|_| ()), &wanted) else {
             panic!("no restart");
         };
-        let told: Vec<_> = changes
+        let reported: Vec<_> = changes
             .iter()
             .map(|change| (change.field.as_str(), change.live))
             .collect();
-        assert_eq!(told, [("featureGates", false), ("logging.verbosity", true)]);
+        assert_eq!(
+            reported,
+            [("featureGates", false), ("logging.verbosity", true)]
+        );
     }
 
     #[test]

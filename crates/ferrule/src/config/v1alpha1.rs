@@ -113,22 +113,22 @@ pub struct LoggingConfiguration {
     pub format: String,
     /// How long lines may wait in a buffer.
     pub flush_frequency: FlushFrequency,
-    /// How much is told.
+    /// Log verbosity.
     pub verbosity: u32,
-    /// Where more is told.
+    /// Log verbosity of single files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vmodule: Vec<VModuleItem>,
     /// Per format.
     pub options: FormatOptions,
 }
 
-/// More is told in files that match.
+/// Log verbosity of files that match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VModuleItem {
     /// Base name of a source file without its suffix, or a glob.
     pub file_pattern: String,
-    /// How much is told there.
+    /// Log verbosity there.
     pub verbosity: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The picture as rows, one per address: the stable JSON and what the table is made of.
+//! The desired state as rows, one per address: the stable JSON and what the table is made of.
 
 use ferrule_core::desired::{Action, Desired, Exposure, Frontend, FrontendKind, Masquerade};
 use ferrule_core::facts::NodePorts;
@@ -40,7 +40,7 @@ pub struct Row {
     pub masquerade: &'static str,
     /// Where load balancers ask for local endpoints.
     pub health_check_node_port: Option<u16>,
-    /// What they are told.
+    /// How many local endpoints it reports.
     pub health_check_local_endpoints: Option<usize>,
 }
 

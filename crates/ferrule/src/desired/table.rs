@@ -1,4 +1,4 @@
-//! The picture as a table for people.
+//! The desired state as a table.
 
 use std::io::{self, Write};
 use std::net::Ipv6Addr;
@@ -113,7 +113,7 @@ fn notes(row: &Row) -> String {
         row.health_check_local_endpoints,
         row.kind,
     ) {
-        notes.push(format!("health check on {port} tells {local}"));
+        notes.push(format!("health check on {port} reports {local}"));
     }
     notes.join("; ")
 }

@@ -15,9 +15,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
+use crate::clock::{Clock, Time, rfc3339};
 use crate::http::{Handler, JSON, Request, Response};
 use crate::metrics::Metrics;
-use crate::moment::{Clock, Moment, rfc3339};
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ pub struct ProxyHealth {
 #[derive(Debug)]
 struct State {
     /// A change may wait this long.
-    patience: Duration,
+    timeout: Duration,
     node: NodeState,
     families: PerFamily<Progress>,
 }
@@ -68,7 +68,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn caught_up(&mut self, now: Moment) {
+    fn caught_up(&mut self, now: Time) {
         self.updated = Some(now.wall);
         self.pending = None;
     }
@@ -93,7 +93,7 @@ impl ProxyHealth {
         metrics: Arc<Metrics>,
     ) -> Self {
         let state = State {
-            patience: sync_period * 2,
+            timeout: sync_period * 2,
             node: NodeState::Unknown,
             families: PerFamily::from_fn(|family| Progress {
                 served: families.contains(&family),
@@ -108,19 +108,19 @@ impl ProxyHealth {
     }
 
     /// The family's sync loop began: nothing waits.
-    pub fn started(&self, family: Family, now: Moment) {
+    pub fn started(&self, family: Family, now: Time) {
         self.lock().families[family].caught_up(now);
     }
 
     /// The family was programmed: nothing waits.
-    pub fn updated(&self, family: Family, now: Moment) {
+    pub fn updated(&self, family: Family, now: Time) {
         let progress = &mut self.lock().families[family];
         progress.caught_up(now);
         progress.programmed = true;
     }
 
     /// The family has a change to program. Only the oldest one counts.
-    pub fn queued(&self, family: Family, now: Moment) {
+    pub fn queued(&self, family: Family, now: Time) {
         self.lock().families[family]
             .pending
             .get_or_insert(now.steady);
@@ -133,11 +133,11 @@ impl ProxyHealth {
 
     /// The configured period changed.
     pub fn set_sync_period(&self, sync_period: Duration) {
-        self.lock().patience = sync_period * 2;
+        self.lock().timeout = sync_period * 2;
     }
 
     /// Whether every family keeps up. Says nothing about the node.
-    pub fn is_healthy(&self, now: Moment) -> bool {
+    pub fn is_healthy(&self, now: Time) -> bool {
         self.lock().judge(now.steady).healthy
     }
 
@@ -200,7 +200,7 @@ impl ProxyHealth {
     }
 
     /// Ours: kube-proxy cannot say that it has not begun.
-    fn readyz(&self, now: Moment) -> Response {
+    fn readyz(&self, now: Time) -> Response {
         let (ready, families) = {
             let state = self.lock();
             (state.judge(now.steady).ready, state.families)
@@ -240,7 +240,7 @@ impl State {
                 let waited = progress
                     .pending
                     .map(|since| now.saturating_duration_since(since));
-                let healthy = waited.is_none_or(|waited| waited < self.patience);
+                let healthy = waited.is_none_or(|waited| waited < self.timeout);
                 Some((family, progress.updated?, healthy))
             })
             .collect();

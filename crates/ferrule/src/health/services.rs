@@ -1,4 +1,4 @@
-//! One small server per Service that tells load balancers how many of its endpoints are here.
+//! One small server per Service that reports to load balancers how many of its endpoints are here.
 //!
 //! In: after every successful sync, which health checks changed; and on which addresses this
 //! node serves NodePorts. Out: open ports, and a [`Refusal`] for every Service whose port could
@@ -19,8 +19,8 @@ use http::header::{HeaderName, HeaderValue};
 use tokio::runtime::Handle;
 
 use super::proxy::ProxyHealth;
+use crate::clock::Clock;
 use crate::http::{Handler, JSON, ListenError, Network, Response, Server};
-use crate::moment::Clock;
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ pub struct ServiceHealth {
     wanted: BTreeMap<ServiceKey, HealthCheck>,
     instances: BTreeMap<ServiceKey, Instance>,
     /// To be looked at with the next change: an address could not be had, or is new.
-    unsettled: BTreeSet<ServiceKey>,
+    pending: BTreeSet<ServiceKey>,
 }
 
 /// A port that could not be had: an event on the Service.
@@ -72,7 +72,7 @@ struct Instance {
 }
 
 impl ServiceHealth {
-    /// Nothing is open yet; every address of the family is meant until told otherwise.
+    /// Nothing is open yet; every address of the family is meant until [`ServiceHealth::listen_on`].
     pub fn new(
         runtime: Handle,
         family: Family,
@@ -88,7 +88,7 @@ impl ServiceHealth {
             addresses: everywhere(family),
             wanted: BTreeMap::new(),
             instances: BTreeMap::new(),
-            unsettled: BTreeSet::new(),
+            pending: BTreeSet::new(),
         }
     }
 
@@ -99,7 +99,7 @@ impl ServiceHealth {
 
     /// Takes what became different, tries again what failed before, and returns what fails now.
     pub fn apply(&mut self, changes: BTreeMap<ServiceKey, Option<HealthCheck>>) -> Vec<Refusal> {
-        let mut concerned = std::mem::take(&mut self.unsettled);
+        let mut concerned = std::mem::take(&mut self.pending);
         for (service, check) in changes {
             concerned.insert(service.clone());
             match check {
@@ -107,7 +107,7 @@ impl ServiceHealth {
                 None => self.wanted.remove(&service),
             };
         }
-        self.settle(&concerned)
+        self.reconcile(&concerned)
     }
 
     /// Takes what this node's addresses are now; the next [`ServiceHealth::apply`] makes it so.
@@ -123,7 +123,7 @@ impl ServiceHealth {
         };
         if addresses != self.addresses {
             self.addresses = addresses;
-            self.unsettled.extend(self.wanted.keys().cloned());
+            self.pending.extend(self.wanted.keys().cloned());
         }
     }
 
@@ -133,7 +133,7 @@ impl ServiceHealth {
     }
 
     /// Makes what is open equal to what is wanted, for these Services.
-    fn settle(&mut self, concerned: &BTreeSet<ServiceKey>) -> Vec<Refusal> {
+    fn reconcile(&mut self, concerned: &BTreeSet<ServiceKey>) -> Vec<Refusal> {
         // Close first: a port may pass from one Service to another, and a wildcard excludes
         // every single address.
         for service in concerned {
@@ -154,7 +154,7 @@ impl ServiceHealth {
                         self.node_name
                     ),
                 });
-                self.unsettled.insert(service.clone());
+                self.pending.insert(service.clone());
             }
         }
         refusals

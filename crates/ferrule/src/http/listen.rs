@@ -47,7 +47,7 @@ pub struct ListenError {
 }
 
 impl ListenError {
-    /// Somebody else has the address.
+    /// Another socket has the address.
     pub(super) fn is_in_use(&self) -> bool {
         self.cause.kind() == io::ErrorKind::AddrInUse
     }

@@ -133,7 +133,7 @@ async fn accept(listener: TcpListener, handler: Handler, mut stopped: watch::Rec
                 // A peer that left before it was let in, or no descriptor left: neither is a
                 // reason to stop, and the pause keeps the second from spinning.
                 Err(error) => {
-                    tracing::debug!(err = %error, "Accepting a connection failed");
+                    tracing::debug!(err = %error, "Failed to accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
@@ -175,7 +175,7 @@ async fn converse(stream: TcpStream, handler: Handler, mut stopped: watch::Recei
         }
     };
     if let Err(error) = result {
-        tracing::trace!(err = %error, "A connection ended early");
+        tracing::trace!(err = %error, "Connection ended early");
     }
 }
 

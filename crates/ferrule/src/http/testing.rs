@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::{Handler, Response, TEXT};
 
 /// How long a test waits for something that should happen at once.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A current-thread runtime that runs until it is dropped.
 pub struct Runtime {
@@ -57,7 +57,7 @@ pub struct Client {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { stream }
     }
 

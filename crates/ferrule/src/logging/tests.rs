@@ -70,14 +70,14 @@ fn lines(verbosity: u32, events: impl FnOnce()) -> Vec<String> {
 
 #[test]
 fn severities_and_fields_keep_their_order() {
-    let told = lines(0, || {
+    let logged = lines(0, || {
         info!(first = 1, second = "two", third = %"three", fourth = true, "Hello");
         warn!("Careful");
         let cause = io::Error::other("inner");
         error!(object = "a/b", err = %cause, "Failed");
     });
     assert_eq!(
-        told,
+        logged,
         [
             "I \"Hello\" first=1 second=\"two\" third=\"three\" fourth=true",
             "W \"Careful\"",
@@ -95,18 +95,18 @@ fn verbosity_is_a_threshold_that_may_change_at_run_time() {
     };
     assert_eq!(lines(0, events), Vec::<String>::new());
     assert_eq!(lines(2, events), ["I \"One\"", "I \"Two\" n=2"]);
-    let told = lines(0, || {
+    let logged = lines(0, || {
         events();
         set_verbosity(9);
         assert_eq!(verbosity(), 9);
         events();
     });
-    assert_eq!(told.len(), 3);
+    assert_eq!(logged.len(), 3);
 }
 
 #[test]
 fn patterns_ask_for_more_from_some_files() {
-    let told = lines(0, || {
+    let logged = lines(0, || {
         LEVELS.set_patterns(&[crate::config::v1alpha1::VModuleItem {
             file_pattern: "test?".to_owned(),
             verbosity: 4,
@@ -116,7 +116,7 @@ fn patterns_ask_for_more_from_some_files() {
         LEVELS.set_patterns(&[]);
         info_v!(4, "Again");
     });
-    assert_eq!(told, ["I \"Four\""]);
+    assert_eq!(logged, ["I \"Four\""]);
 }
 
 #[test]
@@ -136,13 +136,13 @@ fn notices_of_the_configuration_read_like_kube_proxys() {
         message: "strict decoding error: unknown field \"bogus\"".to_owned(),
         places: "bogus: line 3, column 1".to_owned(),
     });
-    let told = lines(1, || {
+    let logged = lines(1, || {
         Notice::DefaultMode.log();
         flag.log();
         lenient.log();
     });
     assert_eq!(
-        told,
+        logged,
         [
             "I \"Using iptables proxy\"",
             "I FLAG: --v=\"1\"",
@@ -158,11 +158,11 @@ fn an_error_is_told_with_its_causes() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
     struct Outer(#[source] io::Error);
-    let told = lines(0, || {
+    let logged = lines(0, || {
         let outer = Outer(io::Error::other("inner"));
         error!(err = &outer as &dyn std::error::Error, "Failed");
     });
-    assert_eq!(told, ["E \"Failed\" err=\"outer: inner\""]);
+    assert_eq!(logged, ["E \"Failed\" err=\"outer: inner\""]);
 }
 
 #[test]

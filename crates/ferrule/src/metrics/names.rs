@@ -111,23 +111,23 @@ declare! {
     /// Every attempt, successful or not.
     SYNC_DURATION = "kubeproxy_sync_proxy_rules_duration_seconds",
         Histogram(Sync), FAMILY, All,
-        "[ALPHA] How long one attempt to program the node took, in seconds";
+        "[ALPHA] How long one sync took, in seconds";
     /// Attempts that looked at everything.
     SYNC_FULL_DURATION = "kubeproxy_sync_full_proxy_rules_duration_seconds",
         Histogram(Sync), FAMILY, Partial,
-        "[ALPHA] How long one attempt to program everything anew took, in seconds";
+        "[ALPHA] How long one full sync took, in seconds";
     /// Attempts that wrote a difference.
     SYNC_PARTIAL_DURATION = "kubeproxy_sync_partial_proxy_rules_duration_seconds",
         Histogram(Sync), FAMILY, Partial,
-        "[ALPHA] How long one attempt to program what changed took, in seconds";
+        "[ALPHA] How long one partial sync took, in seconds";
     /// Success only.
     LAST_SYNC = "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
         Gauge, FAMILY, All,
-        "[ALPHA] When the node was last programmed with success, as Unix time";
+        "[ALPHA] When a sync last succeeded, as Unix time";
     /// Also when the loop starts.
     LAST_QUEUED = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
         Gauge, FAMILY, All,
-        "[ALPHA] When a change was last queued for programming, as Unix time";
+        "[ALPHA] When a sync was last queued, as Unix time";
     /// From the change in the cluster to the kernel of this node.
     NETWORK_PROGRAMMING = "kubeproxy_network_programming_duration_seconds",
         Histogram(Programming), FAMILY, All,
@@ -135,19 +135,19 @@ declare! {
     /// Slices that wait.
     ENDPOINTS_PENDING = "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
         Gauge, &[], All,
-        "[ALPHA] Changes of endpoints that wait to be programmed";
+        "[ALPHA] Endpoint changes that wait for a sync";
     /// Slice events, each counted once.
     ENDPOINTS_TOTAL = "kubeproxy_sync_proxy_rules_endpoint_changes_total",
         Counter, &[], All,
-        "[ALPHA] Changes of endpoints that arrived";
+        "[ALPHA] Endpoint changes received";
     /// Services that wait.
     SERVICES_PENDING = "kubeproxy_sync_proxy_rules_service_changes_pending",
         Gauge, &[], All,
-        "[ALPHA] Changes of Services that wait to be programmed";
+        "[ALPHA] Service changes that wait for a sync";
     /// Service events, each counted once.
     SERVICES_TOTAL = "kubeproxy_sync_proxy_rules_service_changes_total",
         Counter, &[], All,
-        "[ALPHA] Changes of Services that arrived";
+        "[ALPHA] Service changes received";
     /// A Local policy and no local endpoint.
     NO_LOCAL_ENDPOINTS = "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
         Gauge, &["ip_family", "traffic_policy"], All,
@@ -155,11 +155,11 @@ declare! {
     /// Answers of `/healthz`.
     HEALTHZ = "kubeproxy_proxy_healthz_total",
         Counter, &["code"], All,
-        "[ALPHA] Answers of /healthz by HTTP status";
+        "[ALPHA] Responses of /healthz by HTTP status";
     /// Answers of `/livez`.
     LIVEZ = "kubeproxy_proxy_livez_total",
         Counter, &["code"], All,
-        "[ALPHA] Answers of /livez by HTTP status";
+        "[ALPHA] Responses of /livez by HTTP status";
     /// `iptables-restore` said no.
     RESTORE_FAILURES = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
         Counter, FAMILY, Restore,
@@ -171,15 +171,15 @@ declare! {
     /// All of ours.
     IPTABLES_RULES = "kubeproxy_sync_proxy_rules_iptables_total",
         Gauge, &["ip_family", "table"], Iptables,
-        "[ALPHA] Rules of ours in the table";
+        "[ALPHA] iptables rules in the table that this program owns";
     /// Those of the last time.
     IPTABLES_LAST = "kubeproxy_sync_proxy_rules_iptables_last",
         Gauge, &["ip_family", "table"], Iptables,
-        "[ALPHA] Rules written to the table by the last sync";
+        "[ALPHA] iptables rules in the table that the last sync wrote";
     /// Read from the kernel when asked.
     INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
         Counter, &[], Iptables,
-        "[ALPHA] Packets dropped because connection tracking found them invalid";
+        "[ALPHA] Packets dropped because conntrack marked them invalid";
     /// Read from the kernel when asked.
     LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
         Counter, &[], Iptables,
@@ -195,18 +195,18 @@ declare! {
     /// Clearing stale flows.
     CONNTRACK_DURATION = "kubeproxy_conntrack_reconciler_sync_duration_seconds",
         Histogram(Sync), FAMILY, All,
-        "[ALPHA] How long one search for stale tracked flows took, in seconds";
+        "[ALPHA] How long one conntrack reconciliation took, in seconds";
     /// Flows that were stale.
     CONNTRACK_DELETED = "kubeproxy_conntrack_reconciler_deleted_entries_total",
         Counter, FAMILY, All,
-        "[ALPHA] Stale tracked flows that were deleted";
+        "[ALPHA] Stale conntrack entries deleted";
 
     /// What we are to Kubernetes.
     BUILD_INFO = "kubernetes_build_info",
         Gauge,
         &["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"],
         All,
-        "[BETA] The Kubernetes version this program stands for; always 1";
+        "[BETA] The Kubernetes version this program implements; always 1";
     /// Feature gates.
     FEATURE_ENABLED = "kubernetes_feature_enabled",
         Gauge, &["name", "stage"], All,
@@ -259,13 +259,13 @@ declare! {
         "[ALPHA] Endpoints this node should send to, counted per Service port";
     /// What is wrong in the input.
     ISSUES = "ferrule_issues", Gauge, &["severity"], All,
-        "[ALPHA] Things that are wrong with watched objects now";
+        "[ALPHA] Problems in watched objects now";
     /// Work done.
     SYNC_STEPS = "ferrule_sync_steps_total", Counter, FAMILY, All,
         "[ALPHA] Changes written to the kernel";
     /// Watches that broke.
     WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], All,
-        "[ALPHA] Watches that ended, as they do every few minutes, and began again";
+        "[ALPHA] Watches that ended, as they do every few minutes, and were restarted";
 
     /// On `/metrics/slis`.
     HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], All,

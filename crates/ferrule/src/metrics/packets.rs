@@ -1,4 +1,4 @@
-//! Packets that the kernel counted under a name: read when somebody asks, never stored.
+//! Packets that the kernel counted under a name: read at every scrape, never stored.
 
 use std::io;
 
@@ -58,7 +58,7 @@ impl Packets {
                 Ok(packets) => Some(family(counter.declared(), packets as f64)),
                 Err(error) => {
                     let counter = counter.object();
-                    tracing::error!(err = %error, counter, "Failed to read a packet counter");
+                    tracing::error!(err = %error, counter, "Failed to read packet counter");
                     None
                 }
             })

@@ -1,6 +1,6 @@
 //! What the kernel says about this process, under the names every Prometheus client uses.
 //!
-//! Read from `/proc/self` when somebody asks. A value that cannot be read is left out.
+//! Read from `/proc/self` at every scrape. A value that cannot be read is left out.
 
 use std::fs;
 

@@ -289,11 +289,11 @@ fn ipt_074_a_failed_partial_sync_counts_twice_and_a_full_one_once() {
             sample(&text, &format!("{name}{{ip_family=\"IPv4\"}}")).map(str::to_owned)
         })
     };
-    let told = |number: &str| Some(number.to_owned());
+    let shown = |number: &str| Some(number.to_owned());
     metrics.sync_failed(Family::V4, SyncKind::Full);
-    assert_eq!(counts(), [told("1"), None]);
+    assert_eq!(counts(), [shown("1"), None]);
     metrics.sync_failed(Family::V4, SyncKind::Partial);
-    assert_eq!(counts(), [told("2"), told("1")]);
+    assert_eq!(counts(), [shown("2"), shown("1")]);
 }
 
 #[test]

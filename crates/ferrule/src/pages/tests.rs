@@ -66,11 +66,11 @@ fn with_statusz(pages: Pages) -> Pages {
         binary: "1.36".to_owned(),
         emulation: "1.36".to_owned(),
     };
-    let started = Moment {
-        steady: Moment::now().steady,
+    let started = Time {
+        steady: Time::now().steady,
         wall: "2026-11-15T09:19:13.25Z".parse().unwrap(),
     };
-    let clock: Clock = Arc::new(move || Moment {
+    let clock: Clock = Arc::new(move || Time {
         steady: started.steady + Duration::from_millis(66_900),
         ..started
     });
@@ -124,7 +124,7 @@ fn core_072_metrics_are_labelled_and_say_when_the_process_began() {
         "Content-Type: text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
     );
     let start: i64 = start.parse().unwrap();
-    let now = Moment::now().wall.as_second();
+    let now = Time::now().wall.as_second();
     assert!((0..86_400).contains(&(now - start)), "{start} of {now}");
     let shown = bench.get("/metrics");
     assert!(body(&shown).contains("\nkubeproxy_sync_proxy_rules_service_changes_total 0\n"));

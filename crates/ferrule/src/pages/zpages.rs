@@ -12,8 +12,8 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::clock::{Clock, Time};
 use crate::http::{JSON, Request, Response, TEXT};
-use crate::moment::{Clock, Moment};
 
 const GROUP: &str = "config.k8s.io";
 const WARNING: HeaderName = HeaderName::from_static("warning");
@@ -70,14 +70,14 @@ impl Flagz {
 /// The status.
 pub(super) struct Statusz {
     versions: Versions,
-    started: Moment,
+    started: Time,
     zone: TimeZone,
     clock: Clock,
     separator: &'static str,
 }
 
 impl Statusz {
-    pub(super) fn new(versions: Versions, started: Moment, zone: TimeZone, clock: Clock) -> Self {
+    pub(super) fn new(versions: Versions, started: Time, zone: TimeZone, clock: Clock) -> Self {
         Self {
             separator: separator(started.wall.subsec_nanosecond().unsigned_abs() as usize),
             versions,

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::servers::Fallen;
 use crate::config::gates::Gate;
 use crate::config::options::Options;
-use crate::follow::Follow;
+use crate::file_watch::FileWatch;
 use crate::http::EVENT_ACTION;
 use crate::metrics::Metrics;
 use crate::sync::Input;
@@ -35,7 +35,7 @@ pub struct Cluster {
     pub fail: mpsc::Sender<anyhow::Error>,
     fatal: mpsc::Receiver<anyhow::Error>,
     /// Lives as long as manifests are watched.
-    _manifests: Option<Follow>,
+    _manifests: Option<FileWatch>,
     watch: Option<Watch>,
 }
 
@@ -122,7 +122,7 @@ fn follow_manifests(
     node_name: &str,
     sink: mpsc::Sender<Input>,
     fail: mpsc::Sender<anyhow::Error>,
-) -> Result<Follow, ManifestError> {
+) -> Result<FileWatch, ManifestError> {
     let mut first = true;
     manifests::watch(path, node_name, move |read| {
         match read {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::config::options::{self, Options};
 use crate::config::reload::{Change, Reload, reload};
 use crate::config::{Config, flags::Flags};
-use crate::follow::{Follow, FollowError, follow};
+use crate::file_watch::{self, FileWatch, FileWatchError};
 
 /// What a new file asks for.
 pub enum Order {
@@ -27,10 +27,10 @@ pub fn watch(
     file: &Path,
     options: &Options,
     orders: mpsc::Sender<Order>,
-) -> Result<Follow, FollowError> {
+) -> Result<FileWatch, FileWatchError> {
     let mut running = options.config.clone();
     let flags = options.flags.clone();
-    follow(file, move |trouble| {
+    file_watch::watch(file, move |trouble| {
         if let Some(error) = trouble {
             tracing::warn!(err = %error, "Changes of the configuration file may go unnoticed");
         }

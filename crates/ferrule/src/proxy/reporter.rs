@@ -11,11 +11,11 @@ use ferrule_core::issue::{Issue, Severity};
 use ferrule_core::model::{Family, Node, PortKey, ServiceKey};
 use ferrule_dataplane::{Applied, ApplyError, Refusal, error_chain};
 
+use crate::clock::Time;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::{self, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
-use crate::moment::Moment;
 use crate::sync::{Cleared, Observer, Synced};
 use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
 
@@ -102,7 +102,7 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn started(&mut self, family: Family) {
-        let now = Moment::now();
+        let now = Time::now();
         if let Some(health) = &self.health {
             health.started(family, now);
         }
@@ -110,7 +110,7 @@ impl Observer for Reporter {
     }
 
     fn queued(&mut self, family: Family) {
-        let now = Moment::now();
+        let now = Time::now();
         if let Some(health) = &self.health {
             health.queued(family, now);
         }
@@ -119,12 +119,12 @@ impl Observer for Reporter {
 
     fn begun(&mut self, family: Family) {
         if let Some(health) = &self.health {
-            health.queued(family, Moment::now());
+            health.queued(family, Time::now());
         }
     }
 
     fn synced(&mut self, synced: &Synced<'_>) {
-        let now = Moment::now();
+        let now = Time::now();
         let Synced {
             family,
             took,

@@ -32,15 +32,15 @@ use super::source::Channel;
 use super::startup::Startup;
 use super::sweep::Sweep;
 use super::{addresses, dataplanes};
+use crate::clock::{Clock, Time};
 use crate::config::Config;
 use crate::config::options::Options;
-use crate::follow::Follow;
+use crate::file_watch::FileWatch;
 use crate::health::proxy::ProxyHealth;
 use crate::health::services::ServiceHealth;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::modes::OnExit;
-use crate::moment::{Clock, Moment};
 use crate::sync::{Backend, Input, Limits, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
 
@@ -52,7 +52,7 @@ const CHANNEL: usize = 8;
 
 /// Runs until a signal, a fatal error, or a configuration that needs a new start.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    host::be_frugal();
+    host::limit_arenas();
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -104,7 +104,7 @@ impl<'a> Program<'a> {
         let node_name = options.node_name.clone()?;
         let runtime = Handle::current();
         flush_now_and_then(&runtime, config);
-        let clock: Clock = Arc::new(Moment::now);
+        let clock: Clock = Arc::new(Time::now);
         let metrics = Arc::new(Metrics::new(config.mode()));
         metrics.set_build(&servers::build());
         let gates = options.gates.iter();
@@ -152,7 +152,7 @@ impl<'a> Program<'a> {
                 systemd: notify_socket(),
             },
             on_exit: config.mode().on_exit,
-            started: Moment::now().wall.into(),
+            started: Time::now().wall.into(),
         };
         let local = Addresses::open().context("cannot list the addresses of interfaces")?;
         let settings = config.settings(&options.gates);
@@ -302,7 +302,7 @@ fn flush_now_and_then(runtime: &Handle, config: &Config) {
 }
 
 /// Watches the configuration file, if there is one.
-fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<Follow> {
+fn follow_config(options: &Options, orders: mpsc::Sender<Order>) -> Option<FileWatch> {
     let file = options.config_file.as_deref()?;
     match reload::watch(file, options, orders) {
         Ok(follow) => Some(follow),

@@ -7,26 +7,26 @@ use std::sync::{Arc, PoisonError, RwLock};
 use jiff::tz::TimeZone;
 use tokio::runtime::Handle;
 
+use crate::clock::{Clock, Time};
 use crate::config::gates::Gate;
 use crate::config::options::Options;
 use crate::config::{Config, encode};
 use crate::health::proxy::ProxyHealth;
-use crate::http::{Role, Station, StationError};
+use crate::http::{RebindingServer, Role, ServerError};
 use crate::logging;
 use crate::metrics::{Build, Metrics};
-use crate::moment::{Clock, Moment};
 use crate::pages::{Pages, Versions};
 
 /// Both servers, while they stand.
 pub struct Servers {
-    health: Option<Station>,
-    metrics: Option<Station>,
+    health: Option<RebindingServer>,
+    metrics: Option<RebindingServer>,
 }
 
 /// A server that could not be opened though it must.
 pub struct Fallen {
     pub role: Role,
-    pub error: StationError,
+    pub error: ServerError,
 }
 
 impl Servers {
@@ -40,8 +40,9 @@ impl Servers {
         clock: &Clock,
     ) -> Self {
         let hard_fail = options.config.bind_address_hard_fail;
-        let open =
-            |role, address, handler| Station::open(runtime, role, address, hard_fail, handler);
+        let open = |role, address, handler| {
+            RebindingServer::open(runtime, role, address, hard_fail, handler)
+        };
         let health = health
             .zip(options.config.healthz_address())
             .map(|(health, address)| {
@@ -57,23 +58,23 @@ impl Servers {
 
     /// Moves to the addresses of a new configuration.
     pub fn adopt(&self, config: &Config) {
-        for (station, address) in [
+        for (server, address) in [
             (&self.health, config.healthz_address()),
             (&self.metrics, config.metrics_address()),
         ] {
-            if let (Some(station), Some(address)) = (station, address) {
-                station.rebind(address);
+            if let (Some(server), Some(address)) = (server, address) {
+                server.rebind(address);
             }
         }
     }
 
     /// Waits for a failure that ends the process.
     pub async fn failed(&mut self) -> Fallen {
-        async fn of(role: Role, station: Option<&mut Station>) -> Fallen {
-            match station {
-                Some(station) => Fallen {
+        async fn of(role: Role, server: Option<&mut RebindingServer>) -> Fallen {
+            match server {
+                Some(server) => Fallen {
                     role,
-                    error: station.failed().await,
+                    error: server.failed().await,
                 },
                 None => pending().await,
             }
@@ -109,7 +110,7 @@ fn pages(
             binary: release.clone(),
             emulation: release,
         };
-        pages = pages.with_statusz(versions, Moment::now(), TimeZone::UTC, clock.clone());
+        pages = pages.with_statusz(versions, Time::now(), TimeZone::UTC, clock.clone());
     }
     if options.config.enable_profiling {
         pages = pages.with_debug(Box::new(logging::set_verbosity));

@@ -19,7 +19,7 @@ use self::decode::Fault;
 use self::document::{Document, Syntax};
 use self::place::Place;
 use super::{api, convert};
-use crate::follow::{Follow, FollowError, follow};
+use crate::file_watch::{self, FileWatch, FileWatchError};
 
 mod decode;
 mod defaults;
@@ -47,7 +47,7 @@ pub enum ManifestError {
     Malformed { place: Place, fault: Fault },
     /// Changes cannot be noticed.
     #[error(transparent)]
-    Unwatchable(#[from] FollowError),
+    Unwatchable(#[from] FileWatchError),
 }
 
 /// Reads all manifests as seen from node `node_name`: per kind `Listing`, objects, `Listed`.
@@ -80,9 +80,9 @@ pub fn watch(
     path: &Path,
     node_name: &str,
     mut deliver: impl FnMut(Result<Vec<Event>, ManifestError>) -> ControlFlow<()> + Send + 'static,
-) -> Result<Follow, ManifestError> {
+) -> Result<FileWatch, ManifestError> {
     let (file, node_name) = (path.to_owned(), node_name.to_owned());
-    let follow = follow(path, move |trouble| {
+    let follow = file_watch::watch(path, move |trouble| {
         if let Some(error) = trouble {
             deliver(Err(error.into()))?;
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ferrule_kernel::Family;
+use ferrule_core::model::Family;
 use ferrule_testbed::{Answer, Ask, Lab, Place, Protocol, address};
 
 use super::iptables::saved;

@@ -2,11 +2,7 @@
 //! [`rules`] writes to the kernel, to one of its own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests run the program")]
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod flush;
 mod iptables;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ferrule_kernel::netns;
+pub use ferrule_testbed::{in_namespace, run};
 
 /// Far longer than anything takes; only a failing test waits so long.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -212,22 +212,6 @@ pub fn fails(arguments: &[&str]) -> (Option<i32>, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
-}
-
-/// Runs a test in a network of its own.
-pub fn in_namespace(test: impl FnOnce() + Send) {
-    netns::isolated(|| {
-        run("ip", &["link", "set", "lo", "up"]);
-        test();
-    })
-    .unwrap_or_else(|error| panic!("no network namespace; run as root: {error}"));
-}
-
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{program} {arguments:?}: {text}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 pub const NFTABLES: &str = "--proxy-mode=nftables";

@@ -12,7 +12,7 @@ pub struct Chain {
     pub name: Name,
     /// Where packets enter it; without, only from other chains.
     pub base: Option<BaseChain>,
-    /// A remark.
+    /// The comment.
     pub comment: Option<Comment>,
 }
 
@@ -183,15 +183,15 @@ pub struct Rule {
     pub chain: Name,
     /// What it does, in order.
     pub expressions: Vec<Expr>,
-    /// A remark.
+    /// The comment.
     pub comment: Option<Comment>,
     /// The number of the only protocol whose packets get as far as its matches and targets of
-    /// iptables, which some of them ask for. The kernel does not tell it again.
+    /// iptables, which some of them ask for. The kernel does not report it back.
     pub protocol: Option<u8>,
 }
 
 impl Rule {
-    /// A rule without remark.
+    /// A rule without comment.
     pub fn new(chain: impl Into<Name>, expressions: Vec<Expr>) -> Self {
         Self {
             chain: chain.into(),
@@ -201,7 +201,7 @@ impl Rule {
         }
     }
 
-    /// The same with a remark.
+    /// The same with a comment.
     #[must_use]
     pub fn comment(mut self, comment: &str) -> Self {
         self.comment = Some(comment.into());

@@ -39,23 +39,23 @@ pub enum BatchError {
         element: Option<usize>,
         /// What the step was to do.
         what: String,
-        /// What the kernel said in words, if it did.
+        /// The extended ACK message of the kernel, if any.
         message: Option<String>,
         /// How many more refusals there were.
         others: usize,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The kernel refused the batch as a whole; nothing was changed.
     #[error("the kernel refused the batch")]
     Denied(#[source] io::Error),
-    /// Somebody else changed rules since the generation that the batch expected; nothing was
+    /// An external change came since the generation that the batch expected; nothing was
     /// changed.
-    #[error("the rules were changed by somebody else")]
+    #[error("an external change to the ruleset came first")]
     Conflict,
     /// The batch could not be handed over; nothing was changed.
-    #[error("the batch of {bytes} bytes could not be sent")]
+    #[error("cannot send the batch of {bytes} bytes")]
     Unsent {
         /// Its size; there is a limit without the right to administrate the network.
         bytes: usize,
@@ -63,7 +63,7 @@ pub enum BatchError {
         #[source]
         source: io::Error,
     },
-    /// A step was too long to be said; nothing was sent.
+    /// A step was too long to encode; nothing was sent.
     #[error("step {step} is too long: {what}")]
     TooLong {
         /// Which step.
@@ -72,7 +72,7 @@ pub enum BatchError {
         what: String,
     },
     /// Answers were lost: the batch may have been taken or not.
-    #[error("the kernel's answer was lost")]
+    #[error("the kernel's reply was lost")]
     Lost(#[source] io::Error),
 }
 
@@ -114,7 +114,7 @@ pub(super) fn commit<T: Transport>(
     })
 }
 
-/// What the answers told so far.
+/// What the replies contained so far.
 struct Outcome {
     last: u32,
     acknowledged: bool,

@@ -44,7 +44,7 @@ pub mod state {
     pub const DNAT: u16 = 0x80;
 }
 
-/// Longest remark, in bytes; one more ends it.
+/// Longest comment, in bytes; one more ends it.
 pub const LONGEST_COMMENT: usize = 255;
 /// Longest name of a list of clients.
 const LONGEST_LIST: usize = 199;
@@ -64,7 +64,7 @@ impl Extension {
         }
     }
 
-    /// A remark: `xt_comment_info`. `None` if it is too long.
+    /// A comment: `xt_comment_info`. `None` if it is too long.
     pub fn comment(text: &str) -> Option<Self> {
         let info = Info::default().text(text, LONGEST_COMMENT)?;
         Some(Self::new("comment", 0, info))
@@ -191,7 +191,7 @@ impl Extension {
         Self::new("MASQUERADE", 0, info)
     }
 
-    /// Tells the sender that nobody listens on this port: `ipt_reject_info`, `ip6t_reject_info`.
+    /// Rejects with ICMP port unreachable: `ipt_reject_info`, `ip6t_reject_info`.
     pub fn reject(family: Family) -> Self {
         let with = match family {
             Family::V4 => 3,
@@ -200,7 +200,7 @@ impl Extension {
         Self::new("REJECT", 0, Info::default().u32(with))
     }
 
-    /// The text of a remark; `None` if this is something else.
+    /// The text of a comment; `None` if this is something else.
     pub fn as_comment(&self) -> Option<Cow<'_, str>> {
         let end = self.info.iter().position(|byte| *byte == 0);
         (self.name == "comment")
@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn remarks_are_read_back() {
-        let remark = Extension::comment("a b").unwrap();
-        assert_eq!(remark.as_comment().as_deref(), Some("a b"));
+        let comment = Extension::comment("a b").unwrap();
+        assert_eq!(comment.as_comment().as_deref(), Some("a b"));
         assert_eq!(Extension::tcp().as_comment(), None);
     }
 }

@@ -11,7 +11,7 @@ use crate::wire::{Attribute, Attributes, Malformed, Writer};
 pub struct Element {
     /// Its key; of a range, the first one.
     pub key: Value,
-    /// The last key of a range of several fields. Ranges of one field are told by
+    /// The last key of a range of several fields. Ranges of one field are marked by
     /// [`Element::ends_range`]; see [`ranges`](super::ranges).
     pub last: Option<Box<Value>>,
     /// Whether the range before it ends here, so that the key is no longer in it.
@@ -22,7 +22,7 @@ pub struct Element {
     pub timeout: Option<Duration>,
     /// How long it still stays.
     pub expires: Option<Duration>,
-    /// A remark.
+    /// The comment.
     pub comment: Option<Comment>,
 }
 
@@ -51,7 +51,7 @@ impl Element {
         }
     }
 
-    /// The same with a remark.
+    /// The same with a comment.
     #[must_use]
     pub fn comment(mut self, comment: &str) -> Self {
         self.comment = Some(comment.into());

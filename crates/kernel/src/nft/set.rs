@@ -99,28 +99,28 @@ const MIXED_ORDER: u32 = 0;
 const HOST_ORDER: u32 = 1;
 const NETWORK_ORDER: u32 = 2;
 
-/// What a key leads to.
+/// What a key maps to: map data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Leads {
+pub enum MapData {
     /// Nothing: it is a set.
     #[default]
-    Nowhere,
+    None,
     /// A verdict.
-    ToVerdict,
+    Verdict,
     /// A value.
-    To(Vec<Field>),
+    Value(Vec<Field>),
 }
 
-/// How long elements stay.
+/// The timeout of elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stay {
+pub enum Timeout {
     /// Until they are removed.
     #[default]
-    Forever,
+    None,
     /// Each as long as it says, or until it is removed.
-    AsTheySay,
+    PerElement,
     /// So long, unless they say otherwise.
-    For(Duration),
+    Default(Duration),
 }
 
 /// A set or a map.
@@ -130,19 +130,19 @@ pub struct Set {
     pub name: Name,
     /// What its keys are made of.
     pub key: Vec<Field>,
-    /// What a key leads to.
-    pub leads: Leads,
+    /// What a key maps to: map data.
+    pub data: MapData,
     /// Whether elements are ranges.
     pub interval: bool,
     /// Whether rules may add elements.
     pub dynamic: bool,
     /// Whether it belongs to a rule and has no name of its own. We never make such.
     pub anonymous: bool,
-    /// How long elements stay.
-    pub stay: Stay,
+    /// The timeout of elements.
+    pub timeout: Timeout,
     /// How many elements it may have. A set that rules add to has 65535 if nothing is said.
     pub size: Option<NonZeroU32>,
-    /// A remark.
+    /// The comment.
     pub comment: Option<Comment>,
 }
 
@@ -163,7 +163,7 @@ impl Set {
         data: impl Into<Vec<Field>>,
     ) -> Self {
         Self {
-            leads: Leads::To(data.into()),
+            data: MapData::Value(data.into()),
             ..Self::new(name, key)
         }
     }
@@ -171,12 +171,12 @@ impl Set {
     /// A map to verdicts.
     pub fn verdicts(name: impl Into<Name>, key: impl Into<Vec<Field>>) -> Self {
         Self {
-            leads: Leads::ToVerdict,
+            data: MapData::Verdict,
             ..Self::new(name, key)
         }
     }
 
-    /// The same with a remark.
+    /// The same with a comment.
     #[must_use]
     pub fn comment(mut self, comment: &str) -> Self {
         self.comment = Some(comment.into());
@@ -186,8 +186,8 @@ impl Set {
     fn flags(&self) -> u32 {
         let flag = |flag, on| if on { flag } else { 0 };
         flag(set::F_INTERVAL, self.interval)
-            | flag(set::F_MAP, self.leads != Leads::Nowhere)
-            | flag(set::F_TIMEOUT, self.stay != Stay::Forever)
+            | flag(set::F_MAP, self.data != MapData::None)
+            | flag(set::F_TIMEOUT, self.timeout != Timeout::None)
             | flag(set::F_EVAL, self.dynamic)
             | flag(set::F_CONCAT, self.is_described_by_field())
     }
@@ -204,19 +204,19 @@ impl Set {
         writer.u32_be(set::FLAGS, self.flags());
         writer.u32_be(set::KEY_TYPE, type_number(&self.key));
         writer.u32_be(set::KEY_LEN, length(&self.key));
-        match &self.leads {
-            Leads::Nowhere => {}
-            Leads::ToVerdict => {
+        match &self.data {
+            MapData::None => {}
+            MapData::Verdict => {
                 writer.u32_be(set::DATA_TYPE, set::TYPE_VERDICT);
                 writer.u32_be(set::DATA_LEN, 0);
             }
-            Leads::To(fields) => {
+            MapData::Value(fields) => {
                 writer.u32_be(set::DATA_TYPE, type_number(fields));
                 writer.u32_be(set::DATA_LEN, length(fields));
             }
         }
         writer.u32_be(set::ID, id);
-        if let Stay::For(time) = self.stay {
+        if let Timeout::Default(time) = self.timeout {
             let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             writer.u64_be(set::TIMEOUT, millis);
         }
@@ -251,7 +251,7 @@ impl Set {
             [kind, 4, a, b, c, d]
         };
         bytes.extend(order(user::SET_KEY_BYTE_ORDER, &self.key));
-        if let Leads::To(fields) = &self.leads {
+        if let MapData::Value(fields) = &self.data {
             bytes.extend(order(user::SET_DATA_BYTE_ORDER, fields));
             // `nft` shows the one as an expression only if it can show the other so too.
             if typeof_data::is_needed(&self.key) || typeof_data::is_needed(fields) {
@@ -261,7 +261,7 @@ impl Set {
         } else if typeof_data::is_needed(&self.key) {
             bytes.extend(typeof_data::describe(user::SET_KEY_TYPEOF, &self.key));
         }
-        // The types come first: a listing without remark is poorer, one without types is wrong.
+        // The types come first: a listing without comment is poorer, one without types is wrong.
         let room = user::LONGEST.saturating_sub(bytes.len());
         if let Some(comment) = self.comment.as_ref().filter(|_| room > 3) {
             bytes.extend(comment.user_data(user::SET_COMMENT, room));
@@ -293,18 +293,18 @@ impl Set {
             }
         }
         read.key = fields(key.0, key.1);
-        read.leads = match data.0 {
-            _ if flags & set::F_MAP == 0 => Leads::Nowhere,
-            set::TYPE_VERDICT => Leads::ToVerdict,
-            number => Leads::To(fields(number, data.1)),
+        read.data = match data.0 {
+            _ if flags & set::F_MAP == 0 => MapData::None,
+            set::TYPE_VERDICT => MapData::Verdict,
+            number => MapData::Value(fields(number, data.1)),
         };
         read.interval = flags & set::F_INTERVAL != 0;
         read.dynamic = flags & set::F_EVAL != 0;
         read.anonymous = flags & set::F_ANONYMOUS != 0;
-        read.stay = match millis {
-            _ if flags & set::F_TIMEOUT == 0 => Stay::Forever,
-            0 => Stay::AsTheySay,
-            millis => Stay::For(Duration::from_millis(millis)),
+        read.timeout = match millis {
+            _ if flags & set::F_TIMEOUT == 0 => Timeout::None,
+            0 => Timeout::PerElement,
+            millis => Timeout::Default(Duration::from_millis(millis)),
         };
         Ok((read, table, handle))
     }

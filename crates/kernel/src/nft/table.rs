@@ -11,7 +11,7 @@ pub struct Table {
     pub name: Name,
     /// [`Table::DORMANT`] and so on.
     pub flags: u32,
-    /// A remark.
+    /// The comment.
     pub comment: Option<Comment>,
 }
 
@@ -23,7 +23,7 @@ impl Table {
     /// It stays when the socket that owns it is closed.
     pub const PERSIST: u32 = 0x4;
 
-    /// A table without flags and remarks.
+    /// A table without flags and comments.
     pub fn new(name: impl Into<Name>) -> Self {
         Self {
             name: name.into(),

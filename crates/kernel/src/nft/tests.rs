@@ -167,29 +167,29 @@ fn fields() -> impl Strategy<Value = Vec<Field>> {
     proptest::collection::vec(field, 1..=4)
 }
 
-fn leads() -> impl Strategy<Value = Leads> {
+fn map_data() -> impl Strategy<Value = MapData> {
     prop_oneof![
-        Just(Leads::Nowhere),
-        Just(Leads::ToVerdict),
-        fields().prop_map(Leads::To),
+        Just(MapData::None),
+        Just(MapData::Verdict),
+        fields().prop_map(MapData::Value),
     ]
 }
 
 fn sets() -> impl Strategy<Value = Set> {
-    let stay = prop_oneof![
-        Just(Stay::Forever),
-        Just(Stay::AsTheySay),
-        (1..1_000_000_u64).prop_map(|millis| Stay::For(Duration::from_millis(millis))),
+    let timeout = prop_oneof![
+        Just(Timeout::None),
+        Just(Timeout::PerElement),
+        (1..1_000_000_u64).prop_map(|millis| Timeout::Default(Duration::from_millis(millis))),
     ];
     let flags = any::<(bool, bool)>();
-    // Longer remarks may be cut to leave room for the description of types.
+    // Longer comments may be cut to leave room for the description of types.
     let comment = proptest::option::of("[a-z ]{0,10}");
-    (fields(), leads(), flags, stay, any::<u32>(), comment).prop_map(
-        |(key, leads, (interval, dynamic), stay, size, comment)| Set {
-            leads,
+    (fields(), map_data(), flags, timeout, any::<u32>(), comment).prop_map(
+        |(key, data, (interval, dynamic), timeout, size, comment)| Set {
+            data,
             interval,
             dynamic,
-            stay,
+            timeout,
             size: NonZeroU32::new(size),
             comment: comment.as_deref().map(Comment::new),
             ..Set::new("s", key)

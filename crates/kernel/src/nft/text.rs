@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::chain::{BaseChain, Chain, Hook, Policy};
 use super::element::Element;
-use super::set::{Field, Leads, Set, Stay};
+use super::set::{Field, MapData, Set, Timeout};
 use super::value::{Comment, Data, Value, Verdict};
 use super::{expr, ranges};
 use crate::Family;
@@ -22,13 +22,13 @@ pub use rule::rule;
 
 /// There are no words for it in `nft`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nft has no words for {0}")]
-pub struct Unsayable(String);
+#[error("nft has no syntax for {0}")]
+pub struct NoSyntax(String);
 
-type Said = Result<String, Unsayable>;
+type Text = Result<String, NoSyntax>;
 
-fn unsayable<T>(what: impl std::fmt::Debug) -> Result<T, Unsayable> {
-    Err(Unsayable(format!("{what:?}")))
+fn no_syntax<T>(what: impl std::fmt::Debug) -> Result<T, NoSyntax> {
+    Err(NoSyntax(format!("{what:?}")))
 }
 
 /// The word for tables of a family, which is also the word for its packets.
@@ -43,17 +43,17 @@ pub const fn family(family: Family) -> &'static str {
 ///
 /// # Errors
 /// `nft` knows no quotes around names, so that not every name can be written.
-pub fn name(name: &str) -> Result<&str, Unsayable> {
+pub fn name(name: &str) -> Result<&str, NoSyntax> {
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || "_.".contains(c));
     let goes_well = |c: char| c.is_ascii_alphanumeric() || "/-_.".contains(c);
     if begins_well && name.chars().all(goes_well) {
         Ok(name)
     } else {
-        unsayable(name)
+        no_syntax(name)
     }
 }
 
-/// A remark. What would end it early is replaced, so that one odd name harms only itself.
+/// A comment. What would end it early is replaced, so that one odd name harms only itself.
 pub fn comment(comment: &Comment) -> String {
     let odd = |c: char| c == '"' || c.is_control();
     format!("comment \"{}\"", comment.as_str().replace(odd, "?"))
@@ -63,12 +63,12 @@ pub fn comment(comment: &Comment) -> String {
 ///
 /// # Errors
 /// A field of a type that is not ours.
-pub fn set(set: &Set) -> Result<Vec<String>, Unsayable> {
+pub fn set(set: &Set) -> Result<Vec<String>, NoSyntax> {
     let mut lines = vec![types(set)?];
     if let Some(size) = set.size {
         lines.push(format!("size {size}"));
     }
-    let timed = set.stay != Stay::Forever;
+    let timed = set.timeout != Timeout::None;
     let flags = [
         ("dynamic", set.dynamic),
         ("interval", set.interval),
@@ -81,7 +81,7 @@ pub fn set(set: &Set) -> Result<Vec<String>, Unsayable> {
     if !flags.is_empty() {
         lines.push(format!("flags {}", flags.join(",")));
     }
-    if let Stay::For(time) = set.stay {
+    if let Timeout::Default(time) = set.timeout {
         lines.push(format!("timeout {}", duration(time)));
     }
     lines.extend(set.comment.as_ref().map(comment));
@@ -90,20 +90,20 @@ pub fn set(set: &Set) -> Result<Vec<String>, Unsayable> {
 
 /// `set` or `map`.
 pub fn set_word(set: &Set) -> &'static str {
-    match set.leads {
-        Leads::Nowhere => "set",
-        Leads::ToVerdict | Leads::To(_) => "map",
+    match set.data {
+        MapData::None => "set",
+        MapData::Verdict | MapData::Value(_) => "map",
     }
 }
 
-fn types(set: &Set) -> Said {
-    let data: &[Field] = match &set.leads {
-        Leads::To(fields) => fields,
-        Leads::Nowhere | Leads::ToVerdict => &[],
+fn types(set: &Set) -> Text {
+    let data: &[Field] = match &set.data {
+        MapData::Value(fields) => fields,
+        MapData::None | MapData::Verdict => &[],
     };
     // A number that was drawn has no type of its own, only an expression that makes it.
     let by_expression = set.key.contains(&Field::Number) || data.contains(&Field::Number);
-    let fields = |fields: &[Field]| -> Said {
+    let fields = |fields: &[Field]| -> Text {
         let say = if by_expression {
             expression_of
         } else {
@@ -114,14 +114,14 @@ fn types(set: &Set) -> Said {
     };
     let word = if by_expression { "typeof" } else { "type" };
     let key = fields(&set.key)?;
-    Ok(match &set.leads {
-        Leads::Nowhere => format!("{word} {key}"),
-        Leads::ToVerdict => format!("{word} {key} : verdict"),
-        Leads::To(data) => format!("{word} {key} : {}", fields(data)?),
+    Ok(match &set.data {
+        MapData::None => format!("{word} {key}"),
+        MapData::Verdict => format!("{word} {key} : verdict"),
+        MapData::Value(data) => format!("{word} {key} : {}", fields(data)?),
     })
 }
 
-fn type_of(field: Field) -> Result<&'static str, Unsayable> {
+fn type_of(field: Field) -> Result<&'static str, NoSyntax> {
     Ok(match field {
         Field::Ipv4Addr => "ipv4_addr",
         Field::Ipv6Addr => "ipv6_addr",
@@ -129,11 +129,11 @@ fn type_of(field: Field) -> Result<&'static str, Unsayable> {
         Field::Port => "inet_service",
         Field::Mark => "mark",
         Field::Interface => "ifname",
-        Field::Number | Field::Other(..) => return unsayable(field),
+        Field::Number | Field::Other(..) => return no_syntax(field),
     })
 }
 
-fn expression_of(field: Field) -> Result<&'static str, Unsayable> {
+fn expression_of(field: Field) -> Result<&'static str, NoSyntax> {
     Ok(match field {
         Field::Ipv4Addr => "ip daddr",
         Field::Ipv6Addr => "ip6 daddr",
@@ -142,7 +142,7 @@ fn expression_of(field: Field) -> Result<&'static str, Unsayable> {
         Field::Mark => "meta mark",
         Field::Interface => "iifname",
         Field::Number => "numgen random mod 65536",
-        Field::Other(..) => return unsayable(field),
+        Field::Other(..) => return no_syntax(field),
     })
 }
 
@@ -153,7 +153,7 @@ fn expression_of(field: Field) -> Result<&'static str, Unsayable> {
 pub fn elements<'a>(
     set: &Set,
     elements: impl IntoIterator<Item = &'a Element>,
-) -> Result<Vec<String>, Unsayable> {
+) -> Result<Vec<String>, NoSyntax> {
     if let (true, [field]) = (set.interval, &set.key[..]) {
         let all: Vec<_> = elements.into_iter().cloned().collect();
         let ranges = ranges::ranges(&all).into_iter();
@@ -164,7 +164,7 @@ pub fn elements<'a>(
     words.map(|element| self::element(set, element)).collect()
 }
 
-fn element(set: &Set, element: &Element) -> Said {
+fn element(set: &Set, element: &Element) -> Text {
     let mut text = match &element.last {
         None => value(&set.key, &element.key)?,
         Some(last) => {
@@ -177,30 +177,30 @@ fn element(set: &Set, element: &Element) -> Said {
     if let Some(time) = element.timeout {
         let _ = write!(text, " timeout {}", duration(time));
     }
-    if let Some(remark) = &element.comment {
-        let _ = write!(text, " {}", comment(remark));
+    if let Some(note) = &element.comment {
+        let _ = write!(text, " {}", comment(note));
     }
-    match (&element.data, &set.leads) {
-        (Data::None, Leads::Nowhere) => {}
-        (Data::Verdict(verdict), Leads::ToVerdict) => {
+    match (&element.data, &set.data) {
+        (Data::None, MapData::None) => {}
+        (Data::Verdict(verdict), MapData::Verdict) => {
             let _ = write!(text, " : {}", self::verdict(verdict)?);
         }
-        (Data::Value(data), Leads::To(fields)) => {
+        (Data::Value(data), MapData::Value(fields)) => {
             let _ = write!(text, " : {}", value(fields, data)?);
         }
-        (data, _) => return unsayable(data),
+        (data, _) => return no_syntax(data),
     }
     Ok(text)
 }
 
-fn value(fields: &[Field], value: &Value) -> Said {
+fn value(fields: &[Field], value: &Value) -> Text {
     let parts = split(fields, value)?.into_iter();
     let words: Result<Vec<_>, _> = parts.map(|(field, bytes)| single(field, bytes)).collect();
     Ok(words?.join(" . "))
 }
 
 /// The fields of a value: one is bare, each of several is padded to four bytes.
-fn split<'a>(fields: &[Field], value: &'a Value) -> Result<Vec<(Field, &'a [u8])>, Unsayable> {
+fn split<'a>(fields: &[Field], value: &'a Value) -> Result<Vec<(Field, &'a [u8])>, NoSyntax> {
     let mut rest = value.as_bytes();
     let mut parts = Vec::new();
     for field in fields {
@@ -210,7 +210,7 @@ fn split<'a>(fields: &[Field], value: &'a Value) -> Result<Vec<(Field, &'a [u8])
             _ => len.next_multiple_of(4),
         };
         let Some((part, behind)) = rest.split_at_checked(padded) else {
-            return unsayable(value);
+            return no_syntax(value);
         };
         parts.push((*field, &part[..len]));
         rest = behind;
@@ -219,7 +219,7 @@ fn split<'a>(fields: &[Field], value: &'a Value) -> Result<Vec<(Field, &'a [u8])
 }
 
 /// One field.
-fn single(field: Field, bytes: &[u8]) -> Said {
+fn single(field: Field, bytes: &[u8]) -> Text {
     Ok(match (field, bytes) {
         (Field::Protocol, [6]) => "tcp".to_owned(),
         (Field::Protocol, [17]) => "udp".to_owned(),
@@ -234,7 +234,7 @@ fn single(field: Field, bytes: &[u8]) -> Said {
 }
 
 /// One field from one value to another, both included.
-fn range(field: Field, first: &[u8], last: &[u8]) -> Said {
+fn range(field: Field, first: &[u8], last: &[u8]) -> Text {
     if first == last {
         return single(field, first);
     }
@@ -262,25 +262,25 @@ fn prefix_length(mask: &[u8]) -> Option<u32> {
     (leading == ones).then_some(ones)
 }
 
-fn address(bytes: &[u8]) -> Result<IpAddr, Unsayable> {
+fn address(bytes: &[u8]) -> Result<IpAddr, NoSyntax> {
     if let Ok(four) = <[u8; 4]>::try_from(bytes) {
         return Ok(four.into());
     }
     match <[u8; 16]>::try_from(bytes) {
         Ok(sixteen) => Ok(sixteen.into()),
-        Err(_) => unsayable(bytes),
+        Err(_) => no_syntax(bytes),
     }
 }
 
-fn word(bytes: &[u8]) -> Result<u32, Unsayable> {
+fn word(bytes: &[u8]) -> Result<u32, NoSyntax> {
     match bytes.try_into() {
         Ok(four) => Ok(u32::from_ne_bytes(four)),
-        Err(_) => unsayable(bytes),
+        Err(_) => no_syntax(bytes),
     }
 }
 
 /// The name of an interface: a whole one in sixteen bytes, otherwise only its beginning.
-fn interface(bytes: &[u8]) -> Said {
+fn interface(bytes: &[u8]) -> Text {
     let whole = bytes.len() == 16;
     let end = bytes.iter().position(|byte| *byte == 0);
     let name = &bytes[..end.unwrap_or(bytes.len())];
@@ -292,11 +292,11 @@ fn interface(bytes: &[u8]) -> Said {
                 (false, _) => format!("\"{name}*\""),
             })
         }
-        _ => unsayable(Value::from_bytes(bytes)),
+        _ => no_syntax(Value::from_bytes(bytes)),
     }
 }
 
-fn verdict(verdict: &Verdict) -> Said {
+fn verdict(verdict: &Verdict) -> Text {
     Ok(match verdict {
         Verdict::Accept => "accept".to_owned(),
         Verdict::Drop => "drop".to_owned(),
@@ -304,7 +304,7 @@ fn verdict(verdict: &Verdict) -> Said {
         Verdict::Return => "return".to_owned(),
         Verdict::Jump(chain) => format!("jump {}", name(chain)?),
         Verdict::Goto(chain) => format!("goto {}", name(chain)?),
-        Verdict::Break | Verdict::Other(_) => return unsayable(verdict),
+        Verdict::Break | Verdict::Other(_) => return no_syntax(verdict),
     })
 }
 
@@ -334,7 +334,7 @@ fn duration(time: Duration) -> String {
 ///
 /// # Errors
 /// A hook or a policy that is not ours.
-pub fn chain(chain: &Chain) -> Result<Vec<String>, Unsayable> {
+pub fn chain(chain: &Chain) -> Result<Vec<String>, NoSyntax> {
     let mut lines = Vec::new();
     lines.extend(chain.comment.as_ref().map(comment));
     if let Some(base) = &chain.base {
@@ -343,19 +343,19 @@ pub fn chain(chain: &Chain) -> Result<Vec<String>, Unsayable> {
     Ok(lines)
 }
 
-fn base_chain(base: &BaseChain) -> Said {
+fn base_chain(base: &BaseChain) -> Text {
     let hook = match base.hook {
         Hook::Prerouting => "prerouting",
         Hook::Input => "input",
         Hook::Forward => "forward",
         Hook::Output => "output",
         Hook::Postrouting => "postrouting",
-        Hook::Other(_) => return unsayable(base.hook),
+        Hook::Other(_) => return no_syntax(base.hook),
     };
     let policy = match base.policy {
         Policy::Accept => "accept",
         Policy::Drop => "drop",
-        Policy::Other(_) => return unsayable(base.policy),
+        Policy::Other(_) => return no_syntax(base.policy),
     };
     let kind = name(base.kind.as_str())?;
     let priority = priority(base.hook, base.priority);

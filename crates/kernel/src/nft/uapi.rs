@@ -24,7 +24,7 @@ pub mod msg {
     pub const GETGEN: u16 = 0xa10;
 }
 
-/// The group that hears of every change.
+/// The multicast group that receives every change.
 pub const GROUP_NFTABLES: u32 = 7;
 /// In the header of a batch: whose batch it is.
 pub const SUBSYSTEM: u16 = 10;
@@ -212,7 +212,7 @@ pub mod expr {
     pub const COUNTER_PACKETS: u16 = 2;
 }
 
-/// Remarks for other readers of the rule set, as the `nft` program writes and reads them. The
+/// Comments for other readers of the rule set, as the `nft` program writes and reads them. The
 /// kernel only keeps them.
 pub mod user {
     /// On tables, chains, rules and elements.

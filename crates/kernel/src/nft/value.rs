@@ -1,4 +1,4 @@
-//! What registers, keys and data hold; names and remarks.
+//! What registers, keys and data hold; names and comments.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -123,7 +123,7 @@ impl Value {
                 return Self::from_bytes(attr.payload);
             }
         }
-        Err(Malformed("value: there is none"))
+        Err(Malformed("value: missing"))
     }
 }
 
@@ -285,7 +285,7 @@ impl Data {
     }
 }
 
-/// A remark for people who list the rules.
+/// A comment for people who list the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Comment(Arc<str>);
 

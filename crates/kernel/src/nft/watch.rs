@@ -15,7 +15,7 @@ use super::batch::NFGEN;
 use super::object::Object;
 use super::uapi::{GROUP_NFTABLES, msg};
 use crate::Family;
-use crate::socket::{Heard, Protocol, Socket};
+use crate::socket::{Protocol, Received, Socket};
 use crate::wire::{Malformed, Message, messages};
 
 /// Listens to changes of nftables.
@@ -50,7 +50,7 @@ impl Watch {
     /// Listens in the network namespace of the calling thread, from now on.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Netfilter)?;
         socket.join(GROUP_NFTABLES)?;
@@ -61,7 +61,7 @@ impl Watch {
     /// not even wake the listener.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn external(own: u32) -> io::Result<Self> {
         let socket = Socket::open(Protocol::Netfilter)?;
         // Before joining: nothing of ours may slip in.
@@ -73,7 +73,7 @@ impl Watch {
     /// The next few events in order; none if nothing happens until the timeout.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn next(&mut self, timeout: Duration) -> io::Result<Vec<Event>> {
         self.receive(timeout, |_| true)
     }
@@ -82,7 +82,7 @@ impl Watch {
     /// until the timeout, or only elsewhere. What happens elsewhere costs next to nothing.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn next_in(
         &mut self,
         timeout: Duration,
@@ -99,9 +99,9 @@ impl Watch {
         pick: impl Fn(&Message<'_>) -> bool,
     ) -> io::Result<Vec<Event>> {
         Ok(match self.socket.listen(timeout)? {
-            Heard::Nothing => Vec::new(),
-            Heard::Missed => vec![Event::Missed],
-            Heard::Datagram(datagram) => read(datagram, pick),
+            Received::Nothing => Vec::new(),
+            Received::Missed => vec![Event::Missed],
+            Received::Datagram(datagram) => read(datagram, pick),
         })
     }
 }

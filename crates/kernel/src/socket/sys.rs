@@ -79,11 +79,11 @@ pub fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io
 }
 
 /// Lets a receive that waits give up after this time.
-pub fn set_patience(fd: &impl AsFd, patience: Duration) -> io::Result<()> {
-    let seconds = libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX);
+pub fn set_timeout(fd: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
     let value = libc::timeval {
         tv_sec: seconds,
-        tv_usec: patience.subsec_micros().into(),
+        tv_usec: timeout.subsec_micros().into(),
     };
     set_any(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &value)
 }
@@ -163,13 +163,13 @@ pub fn receive(fd: &impl AsFd, into: &mut [u8], wait: bool) -> io::Result<Arrive
 }
 
 /// Waits until something can be received, for at most this time. Returns whether it can.
-pub fn wait(fd: &impl AsFd, patience: Duration) -> io::Result<bool> {
+pub fn wait(fd: &impl AsFd, timeout: Duration) -> io::Result<bool> {
     let mut watched = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    let millis = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+    let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: one entry, which outlives the call.
     let ready = unsafe { libc::poll(from_mut(&mut watched), 1, millis) };
     Ok(check(ready as isize)? > 0)

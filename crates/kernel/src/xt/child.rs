@@ -11,13 +11,13 @@ use super::XtError;
 /// A program that needs longer hangs.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// What programs exit with when a lock was not to be had, among other things.
+/// The exit status when the lock could not be taken, among other things.
 const RESOURCE_PROBLEM: i32 = 4;
 
-/// What they call it. Without the right to change rules they exit the same way.
+/// How the message names it. Without the right to change rules the exit status is the same.
 const LOCK: &str = "xtables lock";
 
-/// What they call the beginning of a conversation with the kernel, in both flavours.
+/// How messages about the first contact with the kernel begin, in both flavours.
 const BEGINNINGS: [&str; 4] = [
     "can't initialize ",
     "Cannot initialize: ",
@@ -25,7 +25,7 @@ const BEGINNINGS: [&str; 4] = [
     "Could not fetch rule set generation id: ",
 ];
 
-/// How it ends where the kernel has no such tables.
+/// How they end where the kernel has no such tables.
 const ABSENCES: [&str; 4] = [
     "Table does not exist",
     "Protocol not supported",
@@ -50,11 +50,11 @@ pub fn run(name: &str, path: &OsStr, arguments: &[&str], input: &str) -> Result<
         .stderr(Stdio::piped())
         .spawn()
         .map_err(unusable)?;
-    let (status, printed, complaints) = converse(child, input).map_err(unusable)?;
+    let (status, printed, errors) = converse(child, input).map_err(unusable)?;
     if status.success() {
         return Ok(printed);
     }
-    Err(failure(name, status, &complaints))
+    Err(failure(name, status, &errors))
 }
 
 /// Gives the child its input and takes what it prints, all at once, so that neither waits for the
@@ -70,7 +70,7 @@ fn converse(mut child: Child, input: &str) -> io::Result<(ExitStatus, String, St
                 let _ = pipe.write_all(input.as_bytes());
             }
         });
-        let complaints = scope.spawn(move || read(stderr));
+        let errors = scope.spawn(move || read(stderr));
         let (sender, printed) = mpsc::channel();
         scope.spawn(move || sender.send(read(stdout)));
         let printed = printed.recv_timeout(LIMIT);
@@ -79,8 +79,8 @@ fn converse(mut child: Child, input: &str) -> io::Result<(ExitStatus, String, St
         }
         let status = child.wait()?;
         let printed = printed.map_err(|_| io::ErrorKind::TimedOut)??;
-        let complaints = complaints.join().unwrap_or_else(|_| Ok(String::new()))?;
-        Ok((status, printed, complaints))
+        let errors = errors.join().unwrap_or_else(|_| Ok(String::new()))?;
+        Ok((status, printed, errors))
     })
 }
 
@@ -93,15 +93,15 @@ fn read(pipe: Option<impl Read>) -> io::Result<String> {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-fn failure(name: &str, status: ExitStatus, complaints: &str) -> XtError {
+fn failure(name: &str, status: ExitStatus, errors: &str) -> XtError {
     let program = name.to_owned();
-    let message = match complaints.trim() {
+    let message = match errors.trim() {
         "" => status.to_string(),
         text => text.replace('\n', "; "),
     };
-    let is_lock = status.code() == Some(RESOURCE_PROBLEM) && complaints.contains(LOCK);
-    let says = |words: &[&str]| words.iter().any(|word| complaints.contains(word));
-    match faulty_line(complaints) {
+    let is_lock = status.code() == Some(RESOURCE_PROBLEM) && errors.contains(LOCK);
+    let says = |words: &[&str]| words.iter().any(|word| errors.contains(word));
+    match faulty_line(errors) {
         None if is_lock => XtError::Locked { program, message },
         None if says(&BEGINNINGS) && says(&ABSENCES) => XtError::Missing { program, message },
         line => XtError::Refused {
@@ -112,11 +112,11 @@ fn failure(name: &str, status: ExitStatus, complaints: &str) -> XtError {
     }
 }
 
-/// The line of the input that a complaint names: `line 3 failed`, `line 3: …`, or
+/// The line of the input that a message names: `line 3 failed`, `line 3: …`, or
 /// `Error occurred at line: 3`.
-fn faulty_line(complaints: &str) -> Option<usize> {
-    complaints.match_indices("line").find_map(|(at, word)| {
-        let rest = &complaints[at + word.len()..];
+fn faulty_line(errors: &str) -> Option<usize> {
+    errors.match_indices("line").find_map(|(at, word)| {
+        let rest = &errors[at + word.len()..];
         let rest = rest.strip_prefix(':').unwrap_or(rest).trim_start();
         let end = rest
             .find(|c: char| !c.is_ascii_digit())
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_line_at_fault_is_found_in_every_wording() {
-        for (complaint, line) in [
+        for (message, line) in [
             ("iptables-restore: line 3 failed\n", Some(3)),
             (
                 "iptables-restore v1.8.9 (legacy): Couldn't load target `X'\n\nError occurred at line: 12\nTry `iptables-restore -h' for more information.\n",
@@ -149,12 +149,12 @@ mod tests {
             ),
             ("command line is wrong", None),
         ] {
-            assert_eq!(faulty_line(complaint), line, "{complaint}");
+            assert_eq!(faulty_line(message), line, "{message}");
         }
     }
 
     #[test]
-    fn a_lock_is_told_from_other_problems() {
+    fn a_lock_is_distinguished_from_other_problems() {
         let ended = |script: &str| {
             let words = ["-c", script];
             run("iptables", OsStr::new("sh"), &words, "").unwrap_err()
@@ -166,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_tables_is_told_from_other_problems() {
-        for (complaint, missing) in [
+    fn a_kernel_without_tables_is_distinguished_from_other_problems() {
+        for (message, missing) in [
             (
                 "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Table does not exist (do you need to insmod?)",
                 true,
@@ -197,11 +197,11 @@ mod tests {
                 false,
             ),
         ] {
-            let error = failure("iptables", ExitStatus::from_raw(3 << 8), complaint);
+            let error = failure("iptables", ExitStatus::from_raw(3 << 8), message);
             match error {
-                XtError::Missing { .. } => assert!(missing, "{complaint}"),
-                XtError::Refused { .. } => assert!(!missing, "{complaint}"),
-                other => panic!("{complaint}: {other}"),
+                XtError::Missing { .. } => assert!(missing, "{message}"),
+                XtError::Refused { .. } => assert!(!missing, "{message}"),
+                other => panic!("{message}: {other}"),
             }
         }
     }

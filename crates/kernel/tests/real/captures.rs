@@ -6,7 +6,7 @@ use ferrule_kernel::Family;
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use ferrule_kernel::nft::{Batch, Chain, Element, Nft, Object, Table, Value, Verdict};
 use ferrule_kernel::recorder::{Recorder, Script};
-use ferrule_kernel::socket::{Heard, Protocol, Socket};
+use ferrule_kernel::socket::{Protocol, Received, Socket};
 use ferrule_kernel::wire::{HEADER, Message, messages};
 
 use crate::sample::{TABLE, sample};
@@ -172,7 +172,7 @@ fn what_the_kernel_tells_by_itself_is_understood_as_kept() {
         socket.join(7).unwrap();
         run("nft", &["add", "table", "ip", TABLE]);
         let mut heard = Vec::new();
-        while let Heard::Datagram(datagram) = socket.listen(Duration::ZERO).unwrap() {
+        while let Received::Datagram(datagram) = socket.listen(Duration::ZERO).unwrap() {
             heard.push(datagram.to_vec());
         }
         let caption = "A new generation, told by Linux 6.18 after `nft add table`.";
@@ -217,7 +217,7 @@ fn an_address_is_understood_as_kept() {
             "ip",
             &["address", "add", "fd00::7/64", "dev", "lo", "nodad"],
         );
-        let Heard::Datagram(datagram) = socket.listen(Duration::from_secs(10)).unwrap() else {
+        let Received::Datagram(datagram) = socket.listen(Duration::from_secs(10)).unwrap() else {
             panic!("nothing was heard")
         };
         let now = pick(&[datagram.to_vec()], 20);

@@ -8,12 +8,12 @@ use ferrule_kernel::nft::{
 
 use crate::support::in_namespace;
 
-fn remark(text: &str) -> Expr {
+fn comment(text: &str) -> Expr {
     Expr::Match(Extension::comment(text).unwrap())
 }
 
 fn rule(text: &str) -> Rule {
-    Rule::new("c", vec![remark(text)])
+    Rule::new("c", vec![comment(text)])
 }
 
 fn prepare() -> Nft {
@@ -25,7 +25,7 @@ fn prepare() -> Nft {
     nft
 }
 
-fn remarks(nft: &mut Nft) -> Vec<String> {
+fn comments(nft: &mut Nft) -> Vec<String> {
     let rules = nft.rules_of(Family::V4, "nat", "c").unwrap();
     let texts = rules.iter().map(|held| match &held.object.expressions[0] {
         Expr::Match(extension) => extension.as_comment().unwrap().into_owned(),
@@ -41,7 +41,7 @@ fn matches_and_targets_come_back_as_they_were_sent() {
         let expressions = vec![
             Expr::protocol(Reg::FIRST),
             Expr::equal(Reg::FIRST, Value::new().protocol(6)),
-            remark("a b"),
+            comment("a b"),
             Expr::Match(Extension::tcp()),
             Expr::Match(Extension::conntrack(state::NEW | state::DNAT, true)),
             Expr::Match(Extension::local(false)),
@@ -87,7 +87,7 @@ fn rules_are_put_before_others_and_their_handles_told() {
         batch.delete_rule("c", a);
         let commit = nft.commit(&batch).unwrap();
         assert!(commit.handles.is_empty());
-        assert_eq!(remarks(&mut nft), ["b", "c", "d"]);
+        assert_eq!(comments(&mut nft), ["b", "c", "d"]);
         let mut batch = Batch::new(Family::V4, "nat");
         batch.insert_rule_before(a, &rule("x"));
         nft.commit(&batch).unwrap_err();

@@ -12,7 +12,7 @@ use ferrule_kernel::Family;
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow};
 use ferrule_kernel::nft::expr::{DynsetOp, Found, NatKind, NumgenKind};
 use ferrule_kernel::nft::{
-    Batch, Chain, ChainKind, Data, Element, Expr, Field, Hook, Nft, Reg, Rule, Set, Stay, Table,
+    Batch, Chain, ChainKind, Data, Element, Expr, Field, Hook, Nft, Reg, Rule, Set, Table, Timeout,
     Value, Verdict,
 };
 
@@ -118,7 +118,7 @@ fn table(family: Family) -> Batch {
     batch.add_set(&Set::map("endpoints", slot, [field, Field::Port]));
     batch.add_set(&Set {
         dynamic: true,
-        stay: Stay::For(Duration::from_hours(3)),
+        timeout: Timeout::Default(Duration::from_hours(3)),
         size: NonZeroU32::new(1 << 20),
         ..Set::map(
             "affinity",

@@ -10,8 +10,8 @@ use ferrule_kernel::nft::expr::{
     Found, MetaKey, NAT_FULLY_RANDOM, NatKind, NumgenKind, Reject,
 };
 use ferrule_kernel::nft::{
-    Batch, Chain, ChainKind, Element, Expr, Field, Hook, Name, Reg, Rule, Set, Stay, Table, Value,
-    Verdict, ranges,
+    Batch, Chain, ChainKind, Element, Expr, Field, Hook, Name, Reg, Rule, Set, Table, Timeout,
+    Value, Verdict, ranges,
 };
 
 pub const TABLE: &str = "kube-proxy";
@@ -127,12 +127,12 @@ fn sets(family: Family) -> Vec<Set> {
         Set::map("marks", [Field::Interface], [Field::Mark]),
         Set {
             dynamic: true,
-            stay: Stay::For(Duration::from_mins(10)),
+            timeout: Timeout::Default(Duration::from_mins(10)),
             ..Set::new("affinity-one", [address])
         },
         Set {
             dynamic: true,
-            stay: Stay::AsTheySay,
+            timeout: Timeout::PerElement,
             size: NonZeroU32::new(1 << 20),
             ..Set::map(
                 "affinity",

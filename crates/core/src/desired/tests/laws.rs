@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::super::claims::Standing;
 use super::*;
 use crate::facts::{NodePortAddresses, Settings};
 use crate::issue::ObjectKey;
@@ -21,8 +22,8 @@ enum Deed {
     Node(Node),
     Cidr(&'static str, &'static [&'static str]),
     NoCidr(&'static str),
-    /// Somebody looks.
-    Look,
+    /// An update.
+    Update,
 }
 
 const SERVICES: [&str; 4] = ["ns/a", "ns/b", "ns/c", "other/a"];
@@ -150,7 +151,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
         1 => nodes.prop_map(Deed::Node),
         1 => select(&["x", "y"][..]).prop_map(|name| Deed::Cidr(name, &["10.96.0.0/16", "fd00::/112"])),
         1 => select(&["x", "y"][..]).prop_map(Deed::NoCidr),
-        4 => Just(Deed::Look),
+        4 => Just(Deed::Update),
     ]
 }
 
@@ -174,12 +175,12 @@ fn event(deed: &Deed) -> Option<Event> {
             cidrs: cidrs.iter().map(|net| net.parse().unwrap()).collect(),
         })),
         Deed::NoCidr(name) => gone(ObjectKey::ServiceCidr(name.into())),
-        Deed::Look => return None,
+        Deed::Update => return None,
     })
 }
 
-/// Everything an outsider can see of a picture.
-fn picture(scene: &Scene) -> String {
+/// Everything that is visible of a desired state.
+fn visible(scene: &Cluster) -> String {
     let families = Family::ALL.map(|family| {
         let health: Vec<_> = SERVICES
             .map(|key| scene.desired.health_check(family, &service_key(key)))
@@ -200,7 +201,7 @@ fn picture(scene: &Scene) -> String {
 }
 
 /// A new program that sees only the final objects, in an order of its own.
-fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
+fn from_scratch(deeds: &[Deed], backwards: bool) -> Cluster {
     let mut last: BTreeMap<ObjectKey, Event> = BTreeMap::new();
     for event in deeds.iter().filter_map(event) {
         match &event {
@@ -213,7 +214,7 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
             Event::Undecodable { .. } | Event::Listing(_) | Event::Listed(_) => {}
         }
     }
-    let mut scene = Scene::with(settings());
+    let mut scene = Cluster::with(settings());
     let mut events: Vec<_> = last.into_values().collect();
     if backwards {
         events.reverse();
@@ -225,11 +226,11 @@ fn from_scratch(deeds: &[Deed], backwards: bool) -> Scene {
     scene
 }
 
-/// Plays the deeds, checking every delta against the pictures around it.
-fn play(deeds: &[Deed]) -> Scene {
-    let mut scene = Scene::with(settings());
+/// Plays the deeds, checking every delta against the states before and after it.
+fn play(deeds: &[Deed]) -> Cluster {
+    let mut scene = Cluster::with(settings());
     let mut mirror: PerFamily<BTreeMap<PortKey, Arc<Exposure>>> = PerFamily::default();
-    for deed in deeds.iter().chain([&Deed::Look]) {
+    for deed in deeds.iter().chain([&Deed::Update]) {
         if let Some(event) = event(deed) {
             scene.tracker.on(event);
             assert_eq!(
@@ -262,6 +263,8 @@ fn play(deeds: &[Deed]) -> Scene {
                 "the deltas lead elsewhere"
             );
             one_holder_per_address(&all);
+            let counted = scene.desired.families[family].standings();
+            assert_eq!(*counted, standings(&all), "counted wrongly");
         }
     }
     scene
@@ -282,20 +285,40 @@ fn one_holder_per_address(exposures: &[&Arc<Exposure>]) {
     }
 }
 
+/// How many addresses each Service lost to others, and holds while others wait: counted afresh.
+fn standings(exposures: &[&Arc<Exposure>]) -> BTreeMap<ServiceKey, Standing> {
+    let mut claimants: BTreeMap<Address, BTreeMap<&PortKey, bool>> = BTreeMap::new();
+    for exposure in exposures {
+        for frontend in &exposure.frontends {
+            let ports = claimants.entry(exposure.address(frontend)).or_default();
+            *ports.entry(&exposure.key).or_default() |= !frontend.shadowed;
+        }
+    }
+    let mut standings: BTreeMap<ServiceKey, Standing> = BTreeMap::new();
+    for ports in claimants.values().filter(|ports| ports.len() > 1) {
+        for (port, holds) in ports {
+            let standing = standings.entry(port.service.clone()).or_default();
+            standing.held += usize::from(*holds);
+            standing.lost += usize::from(!holds);
+        }
+    }
+    standings
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
     fn incremental_equals_from_scratch(deeds in prop::collection::vec(deeds(), 0..60)) {
         let lived = play(&deeds);
-        prop_assert_eq!(picture(&lived), picture(&from_scratch(&deeds, false)));
+        prop_assert_eq!(visible(&lived), visible(&from_scratch(&deeds, false)));
     }
 
     #[test]
     fn the_order_of_arrival_does_not_matter(deeds in prop::collection::vec(deeds(), 0..40)) {
         prop_assert_eq!(
-            picture(&from_scratch(&deeds, false)),
-            picture(&from_scratch(&deeds, true))
+            visible(&from_scratch(&deeds, false)),
+            visible(&from_scratch(&deeds, true))
         );
     }
 
@@ -314,7 +337,7 @@ proptest! {
             };
             lanes.entry(key).or_default().push_back(event);
         }
-        let mut scene = Scene::with(settings());
+        let mut scene = Cluster::with(settings());
         let mut seed = seed;
         while !lanes.is_empty() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -330,7 +353,7 @@ proptest! {
             }
         }
         scene.step();
-        prop_assert_eq!(picture(&scene), picture(&from_scratch(&deeds, false)));
+        prop_assert_eq!(visible(&scene), visible(&from_scratch(&deeds, false)));
     }
 
     #[test]
@@ -339,7 +362,7 @@ proptest! {
         detour in prop::collection::vec(deeds(), 1..20),
     ) {
         let mut scene = play(&base);
-        let detour: Vec<_> = detour.into_iter().filter(|d| !matches!(d, Deed::Look | Deed::Node(_))).collect();
+        let detour: Vec<_> = detour.into_iter().filter(|d| !matches!(d, Deed::Update | Deed::Node(_))).collect();
         for event in detour.iter().filter_map(event) {
             scene.tracker.on(event);
         }
@@ -356,13 +379,13 @@ proptest! {
             };
             last.insert(key, event);
         }
-        let before = picture(&scene);
+        let before = visible(&scene);
         for event in last.into_values() {
             scene.tracker.on(event);
         }
         prop_assert_eq!(scene.tracker.pending_counts(), (0, 0), "struck out");
         prop_assert!(scene.step().is_empty());
-        prop_assert_eq!(before, picture(&scene));
+        prop_assert_eq!(before, visible(&scene));
     }
 
     #[test]
@@ -390,19 +413,23 @@ proptest! {
 
     #[test]
     fn absorbed_deltas_lead_to_the_same_place(deeds in prop::collection::vec(deeds(), 0..40)) {
-        let mut scene = Scene::with(settings());
-        let mut kept = Delta::default();
-        for deed in deeds.iter().chain([&Deed::Look]) {
+        let mut scene = Cluster::with(settings());
+        let mut kept: PerFamily<FamilyDelta> = PerFamily::default();
+        for deed in deeds.iter().chain([&Deed::Update]) {
             match event(deed) {
                 Some(event) => { scene.tracker.on(event); }
-                None => kept.absorb(scene.step()),
+                None => {
+                    let delta = scene.step().families;
+                    kept.v4.absorb(delta.v4);
+                    kept.v6.absorb(delta.v6);
+                }
             }
         }
         for family in Family::ALL {
-            let changed: Vec<_> = kept.families[family].changed().map(|(_, e)| e.clone()).collect();
+            let changed: Vec<_> = kept[family].changed().map(|(_, e)| e.clone()).collect();
             let all: Vec<_> = scene.desired.exposures(family).into_iter().cloned().collect();
             prop_assert_eq!(changed, all);
-            prop_assert_eq!(kept.families[family].removed().count(), 0);
+            prop_assert_eq!(kept[family].removed().count(), 0);
         }
     }
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::model::SliceEndpoint;
 
 /// A scene with one Service and these endpoints, in zone `a`.
-fn scene(service: Service, endpoints: &[SliceEndpoint]) -> Scene {
-    let mut scene = Scene::new();
+fn scene(service: Service, endpoints: &[SliceEndpoint]) -> Cluster {
+    let mut scene = Cluster::new();
     scene
         .node(node("a"))
         .service(service)
@@ -14,7 +14,7 @@ fn scene(service: Service, endpoints: &[SliceEndpoint]) -> Scene {
     scene
 }
 
-fn pools(scene: &Scene) -> (String, String) {
+fn pools(scene: &Cluster) -> (String, String) {
     let exposure = scene.exposure("ns/a");
     let list = |pool| {
         exposure
@@ -177,7 +177,7 @@ fn core_106_hints_for_other_zones_only_are_ignored() {
         all
     );
     // A node without a zone uses everything.
-    let mut nowhere = Scene::new();
+    let mut nowhere = Cluster::new();
     let endpoints = [ep("10.1.0.1").zones(&["a"]), ep("10.1.0.2").zones(&["b"])];
     nowhere
         .service(service("ns/a"))

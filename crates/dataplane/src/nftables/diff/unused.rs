@@ -27,10 +27,10 @@ pub fn is_foreign(installed: &Snapshot, family: Family) -> bool {
     let strange_set = |set: &Set| match sets.get(&*set.name) {
         Some(ours) => {
             let ours = ours.set(family);
-            (set.anonymous, set.interval, set.dynamic, set.stay)
-                != (false, ours.interval, ours.dynamic, ours.stay)
+            (set.anonymous, set.interval, set.dynamic, set.timeout)
+                != (false, ours.interval, ours.dynamic, ours.timeout)
                 || set.key != ours.key
-                || set.leads != ours.leads
+                || set.data != ours.data
         }
         None => !names::is_affinity_set(set, family),
     };

@@ -37,7 +37,7 @@ fn core_014_the_default_configuration_is_written_byte_for_byte() {
 #[test]
 fn core_014_writing_wins_over_cleanup() {
     let options = options(&["--write-config-to=f", "--cleanup"], "");
-    // Both are told; the program looks at the first one first.
+    // Both are reported; the program looks at the first one first.
     assert_eq!(options.write_config_to.unwrap().to_str(), Some("f"));
     assert!(options.cleanup);
 }

@@ -14,7 +14,7 @@ pub fn help() -> String {
     let about = "Makes every Kubernetes Service address work on this node.\n\n\
         Watches Services and EndpointSlices and keeps the kernel's packet rules in step with \
         them. ferrule takes kube-proxy's place: it reads the same flags and the same file. With \
-        --config the file decides, and most other flags count for nothing.";
+        --config the file decides, and most other flags are ignored.";
     let paragraphs: Vec<_> = about.split("\n\n").map(|text| wrap(text, 0)).collect();
     format!("{}\n\n{}", paragraphs.join("\n\n"), usage())
 }

@@ -1,6 +1,6 @@
 //! Every flag: name, type, default, whether it counts beside `--config`, and what it means.
 //!
-//! Names and defaults are kube-proxy's. docs/configuration.md tells the same to people; a test
+//! Names and defaults are kube-proxy's. docs/configuration.md documents the same; a test
 //! compares the two.
 
 use super::value::{
@@ -23,7 +23,7 @@ pub struct Spec {
     pub scope: Scope,
     /// Whether kube-proxy does not have it.
     pub own: bool,
-    /// Set for flags that help does not show: what to tell those who use them.
+    /// Set for flags that help does not show: the advice to those who use them.
     pub deprecated: Option<&'static str>,
     /// What it means.
     pub help: &'static str,
@@ -123,8 +123,8 @@ const fn seconds(seconds: i32) -> GoDuration {
 
 flags! {
     "config", config: String = String::new(), Always,
-        "Path of a file of kind KubeProxyConfiguration. It decides then: of the other flags only \
-         those for logging and for the way to run, --hostname-override and --master count.";
+        "Path of a file of kind KubeProxyConfiguration. It decides then: the other flags are \
+         ignored, except --hostname-override, --master, and those for logging and how to run.";
     "write-config-to", write_config_to: String = String::new(), Always,
         "Write the effective configuration to this file as YAML, and exit.";
     "cleanup", cleanup: bool = false, Always,
@@ -138,10 +138,10 @@ flags! {
     "help", help: bool = false, Always,
         "Print this text and exit.";
     "hostname-override", hostname_override: String = String::new(), Always,
-        "Name of this node's Node object, where it is not the machine's host name. Beats the \
+        "Name of this node's Node object, where it is not the machine's host name. Overrides the \
          file.";
     "master", master: String = String::new(), Always,
-        "Address of the API server. Beats the kubeconfig.";
+        "Address of the API server. Overrides the kubeconfig.";
     "kubeconfig", kubeconfig: String = String::new(), WithoutFile,
         "Path of a kubeconfig with the API server and the credentials for it. Without one, and \
          without --master, the Pod's own service account is used.";
@@ -155,14 +155,14 @@ flags! {
     "feature-gates", feature_gates: GateValues = GateValues::default(), WithoutFile,
         "Features to switch on or off, as Name=true,Name=false. Gates that are not finished:";
     "bind-address", bind_address: Ip = Ip(words("0.0.0.0")), WithoutFile,
-        "The node's address, where it is not the one the Node object tells; the unspecified \
-         address means that one. Its family becomes the primary one. Nothing is bound to it.";
+        "The node's primary address, if it differs from the Node object's; the unspecified address \
+         means the Node object's. Its family becomes the primary one. Nothing binds to it.";
     "healthz-bind-address", healthz_bind_address: IpPort = IpPort(words("0.0.0.0:10256")),
         WithoutFile,
-        "Where the health server listens. Without a port, 10256 is meant.";
+        "Address of the health server. The default port is 10256.";
     "metrics-bind-address", metrics_bind_address: IpPort = IpPort(words("127.0.0.1:10249")),
         WithoutFile,
-        "Where the metrics server listens. Without a port, 10249 is meant.";
+        "Address of the metrics server. The default port is 10249.";
     "healthz-port", healthz_port: i32 = 10256, WithoutFile,
         "Port for a health address without one; 0 switches the health server off.";
     "metrics-port", metrics_port: i32 = 10249, WithoutFile,
@@ -170,7 +170,7 @@ flags! {
     "bind-address-hard-fail", bind_address_hard_fail: bool = false, WithoutFile,
         "Exit when the health or metrics server cannot listen, instead of trying again.";
     "profiling", profiling: bool = false, WithoutFile,
-        "Answer below /debug on the metrics server.";
+        "Serve /debug on the metrics server.";
     "show-hidden-metrics-for-version", show_hidden_metrics_for_version: String = String::new(),
         WithoutFile,
         "Show metrics that have been hidden since this version. Only the previous minor version \
@@ -192,9 +192,9 @@ flags! {
     "ipvs-min-sync-period", ipvs_min_sync_period: GoDuration = seconds(1), WithoutFile,
         "Sync at most this often, in mode ipvs; 0 syncs on every change.";
     "ipvs-scheduler", ipvs_scheduler: String = String::new(), WithoutFile,
-        "How the kernel chooses an endpoint in mode ipvs. Blank means rr.";
+        "IPVS scheduler, in mode ipvs. Blank means rr.";
     "ipvs-exclude-cidrs", ipvs_exclude_cidrs: Strings = Strings(None), WithoutFile,
-        "Networks whose virtual servers are left alone when mode ipvs tidies up.";
+        "Networks whose virtual servers mode ipvs does not remove.";
     "ipvs-strict-arp", ipvs_strict_arp: bool = false, WithoutFile,
         "Answer ARP for an address only on the interface that has it, in mode ipvs.";
     "ipvs-tcp-timeout", ipvs_tcp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
@@ -205,12 +205,12 @@ flags! {
     "ipvs-udp-timeout", ipvs_udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
         "How long a UDP flow is remembered in mode ipvs; 0 leaves the kernel's value.";
     "detect-local-mode", detect_local_mode: LocalMode = LocalMode::default(), WithoutFile,
-        "How traffic from pods of this node is recognised: ClusterCIDR, NodeCIDR, BridgeInterface \
+        "How to detect traffic from pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface \
          or InterfaceNamePrefix. Blank means ClusterCIDR.";
     "pod-bridge-interface", pod_bridge_interface: String = String::new(), WithoutFile,
-        "The bridge the pods are behind, for --detect-local-mode=BridgeInterface.";
+        "Bridge interface of the pods, for --detect-local-mode=BridgeInterface.";
     "pod-interface-name-prefix", pod_interface_name_prefix: String = String::new(), WithoutFile,
-        "How the names of the pods' interfaces begin, for \
+        "Prefix of the names of the pods' interfaces, for \
          --detect-local-mode=InterfaceNamePrefix.";
     "cluster-cidr", cluster_cidr: String = String::new(), WithoutFile,
         "Network of the pods, or one of each family separated by a comma, for \
@@ -222,8 +222,8 @@ flags! {
         "How likely the kernel is to kill this process when memory runs out, from -1000 (never) \
          to 1000.";
     "conntrack-max-per-core", conntrack_max_per_core: i32 = 32768, WithoutFile,
-        "Tracked connections per CPU; 0 leaves the kernel's limit alone and --conntrack-min \
-         unheard.";
+        "Tracked connections per CPU; 0 leaves the kernel's limit alone and ignores \
+         --conntrack-min.";
     "conntrack-min", conntrack_min: i32 = 131_072, WithoutFile,
         "Tracked connections at least, however few CPUs there are.";
     "conntrack-tcp-timeout-established", conntrack_tcp_timeout_established: GoDuration =
@@ -233,21 +233,21 @@ flags! {
         seconds(3600), WithoutFile,
         "How long a TCP connection the peer has closed is tracked; 0 leaves the kernel's value.";
     "conntrack-tcp-be-liberal", conntrack_tcp_be_liberal: bool = false, WithoutFile,
-        "Let TCP packets outside the window pass instead of calling them invalid.";
+        "Let TCP packets outside the window pass instead of marking them invalid.";
     "conntrack-udp-timeout", conntrack_udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
         "How long a UDP flow without an answer is tracked; 0 leaves the kernel's value.";
     "conntrack-udp-timeout-stream", conntrack_udp_timeout_stream: GoDuration = GoDuration::ZERO,
         WithoutFile,
         "How long a UDP flow with answers is tracked; 0 leaves the kernel's value.";
     "config-sync-period", config_sync_period: GoDuration = seconds(15 * 60), WithoutFile,
-        "How often the API server's objects are gone through again although nothing changed.";
+        "How often to process all objects from the API server again although nothing changed.";
     "v", v: Level = Level(0), Always,
-        "How much is logged: 0 for what matters, 2 for what changes, 4 and more to find faults.";
+        "Log verbosity: 0 for what matters, 2 for changes, 4 and more for debugging.";
     "vmodule", vmodule: VModule = VModule::default(), Always,
-        "More logging in some source files: base names or globs, each with its level. Only for \
+        "Log verbosity of single source files: base names or globs, each with its level. Only for \
          text.";
     "logging-format", logging_format: String = words("text"), Always,
-        "How log lines are written: text or json.";
+        "Log format: text or json.";
     "log-flush-frequency", log_flush_frequency: GoDuration = seconds(5), Always,
         "How long log lines may wait in a buffer.";
     "log-text-split-stream", log_text_split_stream: bool = false, Always,
@@ -268,7 +268,7 @@ flags! {
     "boot-id-file", boot_id_file: String = words("/proc/sys/kernel/random/boot_id"), Always,
         "Accepted for compatibility; has no effect.";
     "manifests", manifests: String = String::new(), Always,
-        "Take the cluster from this file or folder of YAML or JSON instead of from an API server.";
+        "Read the cluster from this file or folder of YAML or JSON instead of an API server.";
     "dry-run", dry_run: bool = false, Always,
-        "Decide everything and write nothing to the kernel.";
+        "Run without writing to the kernel.";
 }

@@ -267,11 +267,11 @@ fn core_031_logging_fails_before_everything_else() {
 #[test]
 fn core_025_a_lenient_reading_is_noticed() {
     let notices = options(&["--config=f"], "bogus: 1\nmode: iptables").notices;
-    let Some(Notice::Lenient(told)) = notices.first() else {
+    let Some(Notice::Lenient(reported)) = notices.first() else {
         panic!("{notices:?}");
     };
     assert_eq!(
-        told.message,
+        reported.message,
         "strict decoding error: unknown field \"bogus\""
     );
 }

@@ -58,7 +58,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     configuration.set_defaults();
     Ok(Decoded {
         configuration,
-        oddities: strange.into_inner().told(syntax),
+        oddities: strange.into_inner().into_oddities(syntax),
     })
 }
 
@@ -115,7 +115,7 @@ struct Strange {
 }
 
 impl Strange {
-    fn told(mut self, syntax: Syntax) -> Option<Oddities> {
+    fn into_oddities(mut self, syntax: Syntax) -> Option<Oddities> {
         self.repeated.sort_unstable();
         let mut messages = Vec::new();
         if !self.repeated.is_empty() && syntax == Syntax::Yaml {

@@ -113,14 +113,14 @@ fn core_023_only_the_section_of_the_mode_counts() {
 fn core_025_unknown_fields_are_passed_over_and_told_with_their_place() {
     let decoded =
         read("iptables:\n  bogus: 1\n  masqueradeBit: 7\nconntrack: {x: {y: 1}}\nMode: ipvs");
-    let told = decoded.oddities.unwrap();
+    let reported = decoded.oddities.unwrap();
     assert_eq!(
-        told.message,
+        reported.message,
         "strict decoding error: unknown field \"Mode\", unknown field \"conntrack.x\", unknown \
          field \"iptables.bogus\""
     );
     assert_eq!(
-        told.places,
+        reported.places,
         "iptables.bogus: line 4, column 3; conntrack.x: line 6, column 13; Mode: line 7, column 1"
     );
     assert_eq!(decoded.configuration.iptables.masquerade_bit, Some(7));
@@ -131,14 +131,15 @@ fn core_025_unknown_fields_are_passed_over_and_told_with_their_place() {
 fn core_025_of_repeated_fields_the_last_counts_and_all_are_told() {
     let decoded =
         read("mode: ipvs\nmode: nftables\niptables: {masqueradeAll: true, masqueradeAll: false}");
-    let told = decoded.oddities.unwrap();
+    let reported = decoded.oddities.unwrap();
     assert_eq!(
-        told.message,
+        reported.message,
         "strict decoding error: yaml: unmarshal errors:\n  line 4: key \"mode\" already set in \
          map\n  line 5: key \"masqueradeAll\" already set in map"
     );
     assert!(
-        told.places
+        reported
+            .places
             .starts_with("mode: line 4, column 1; iptables.masqueradeAll: line 5")
     );
     assert_eq!(decoded.configuration.mode, "nftables");
@@ -321,13 +322,13 @@ fn json_is_read_too_and_nothing_may_follow_it() {
                 \t\"mode\": \"ipvs\",\n\t\t\"bogus\": {\"a\": [1, 2.5, null]}, \"mode\": \"nft\\u0061bles\"}\n";
     let decoded = decode(json).unwrap();
     assert_eq!(decoded.configuration.mode, "nftables");
-    let told = decoded.oddities.unwrap();
+    let reported = decoded.oddities.unwrap();
     assert_eq!(
-        told.message,
+        reported.message,
         "strict decoding error: duplicate field \"mode\", unknown field \"bogus\""
     );
     assert_eq!(
-        told.places,
+        reported.places,
         "bogus: line 4, column 3; mode: line 4, column 35"
     );
     let message = fault(&format!("{json}x"));

@@ -13,7 +13,7 @@ fn config(lines: &str) -> Config {
     config
 }
 
-fn told(config: &Config) -> String {
+fn reported(config: &Config) -> String {
     let (gates, _) = Gates::apply(&config.feature_gates).unwrap();
     validate(config, &gates).map_or_else(|e| e.to_string(), |()| String::new())
 }
@@ -21,7 +21,7 @@ fn told(config: &Config) -> String {
 /// `P.` stands for the root of all paths.
 fn assert_told(lines: &str, expected: &str) {
     let expected = expected.replace("P.", "KubeProxyConfiguration.");
-    assert_eq!(told(&config(lines)), expected, "{lines}");
+    assert_eq!(reported(&config(lines)), expected, "{lines}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn core_010_a_metrics_server_without_an_address_is_refused() {
     config.metrics_bind_address = String::new();
     config.healthz_bind_address = String::new();
     assert_eq!(
-        told(&config),
+        reported(&config),
         "KubeProxyConfiguration.MetricsBindAddress: Invalid value: \"\": must be IP:port"
     );
 }

@@ -11,7 +11,7 @@ use crate::http::{Network, Server};
 struct Bench {
     health: Arc<ProxyHealth>,
     metrics: Arc<Metrics>,
-    start: Moment,
+    start: Time,
     /// Nanoseconds since the start. Every look at the clock takes one microsecond.
     elapsed: Arc<AtomicU64>,
     server: Server,
@@ -24,8 +24,8 @@ impl Bench {
         let period = Duration::from_secs(30);
         let health = ProxyHealth::new(&Family::ALL, period, TimeZone::UTC, metrics.clone());
         let health = Arc::new(health);
-        let start = Moment {
-            steady: Moment::now().steady,
+        let start = Time {
+            steady: Time::now().steady,
             wall: "2025-01-02T03:04:00Z".parse().unwrap(),
         };
         let elapsed = Arc::new(AtomicU64::new(0));
@@ -61,7 +61,7 @@ impl Bench {
         self.server.address()
     }
 
-    fn at(&self, seconds: u64) -> Moment {
+    fn at(&self, seconds: u64) -> Time {
         after(self.start, seconds * 1_000_000_000)
     }
 
@@ -77,9 +77,9 @@ impl Bench {
     }
 }
 
-fn after(start: Moment, nanoseconds: u64) -> Moment {
+fn after(start: Time, nanoseconds: u64) -> Time {
     let passed = Duration::from_nanos(nanoseconds);
-    Moment {
+    Time {
         steady: start.steady + passed,
         wall: start.wall + passed,
     }
@@ -275,7 +275,7 @@ fn a_family_that_is_not_served_is_not_waited_for() {
     let metrics = Arc::new(Metrics::new(crate::modes::find("nftables").unwrap()));
     let period = Duration::from_secs(30);
     let health = ProxyHealth::new(&[Family::V4], period, TimeZone::UTC, metrics);
-    let now = Moment::now();
+    let now = Time::now();
     assert!(!health.lock().judge(now.steady).ready);
     health.updated(Family::V4, now);
     assert!(health.lock().judge(now.steady).ready);
@@ -285,7 +285,7 @@ fn a_family_that_is_not_served_is_not_waited_for() {
 fn a_clock_that_was_set_back_does_not_make_it_unhealthy() {
     let bench = Bench::running();
     bench.health.queued(Family::V4, bench.at(100));
-    let now = Moment {
+    let now = Time {
         steady: bench.at(101).steady,
         wall: bench.start.wall - Duration::from_hours(24),
     };

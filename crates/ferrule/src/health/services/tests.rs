@@ -6,9 +6,9 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 
 use super::*;
+use crate::clock::Time;
 use crate::http::testing::{Client, Runtime, ask, eventually, free_port, refuses, status};
 use crate::metrics::Metrics;
-use crate::moment::Moment;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -57,7 +57,7 @@ fn service_health(
         family,
         "node-1".into(),
         proxy,
-        Arc::new(Moment::now),
+        Arc::new(Time::now),
     )
 }
 
@@ -112,12 +112,12 @@ fn core_068_no_endpoint_here_or_a_proxy_that_is_stuck_is_503() {
     bench.apply("lb1", Some((port, 2)));
     assert_eq!(status(&client.ask("GET /")), "200");
 
-    let long_ago = Moment {
-        steady: Moment::now()
+    let long_ago = Time {
+        steady: Time::now()
             .steady
             .checked_sub(Duration::from_mins(1))
             .unwrap(),
-        ..Moment::now()
+        ..Time::now()
     };
     bench.proxy.started(Family::V6, long_ago);
     bench.proxy.queued(Family::V6, long_ago);
@@ -126,7 +126,7 @@ fn core_068_no_endpoint_here_or_a_proxy_that_is_stuck_is_503() {
     assert!(answer.contains("X-Load-Balancing-Endpoint-Weight: 2\r\n"));
     assert!(answer.contains("\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": false\n"));
 
-    bench.proxy.updated(Family::V6, Moment::now());
+    bench.proxy.updated(Family::V6, Time::now());
     assert_eq!(status(&client.ask("GET /")), "200");
 }
 

@@ -1,4 +1,4 @@
-//! Which step of a batch the kernel complains about, and what it was to do.
+//! Which step of a batch the kernel refused, and what it was to do.
 
 use super::super::uapi::{elem, expr, msg, rule};
 use super::{Batch, NFGEN, Start};

@@ -38,7 +38,7 @@ impl<'a> Given<'a> {
 
     fn need(&self, kind: u16) -> Result<&Attribute<'a>, Malformed> {
         self.get(kind)
-            .ok_or(Malformed("expression: an attribute is missing"))
+            .ok_or(Malformed("expression: missing attribute"))
     }
 
     fn number(&self, kind: u16) -> Result<u32, Malformed> {

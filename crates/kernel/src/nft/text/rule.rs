@@ -11,8 +11,8 @@ use super::super::expr::{
 use super::super::set::Field;
 use super::super::value::{Name, Value};
 use super::{
-    Said, Unsayable, address, comment, duration, family, interface, name, prefix_length, single,
-    unsayable, verdict, word,
+    NoSyntax, Text, address, comment, duration, family, interface, name, no_syntax, prefix_length,
+    single, verdict, word,
 };
 use crate::Family;
 
@@ -20,7 +20,7 @@ use crate::Family;
 ///
 /// # Errors
 /// An expression, or a use of registers, for which `nft` has no words.
-pub fn rule(rule: &Rule, family: Family) -> Said {
+pub fn rule(rule: &Rule, family: Family) -> Text {
     let mut reading = Reading {
         family,
         registers: std::array::from_fn(|_| None),
@@ -30,7 +30,7 @@ pub fn rule(rule: &Rule, family: Family) -> Said {
         reading.expression(expr)?;
     }
     if reading.registers.iter().any(Option::is_some) {
-        return unsayable(&rule.expressions);
+        return no_syntax(&rule.expressions);
     }
     reading.words.extend(rule.comment.as_ref().map(comment));
     Ok(reading.words.join(" "))
@@ -85,7 +85,7 @@ impl Term {
 }
 
 impl Reading {
-    fn expression(&mut self, expr: &Expr) -> Result<(), Unsayable> {
+    fn expression(&mut self, expr: &Expr) -> Result<(), NoSyntax> {
         match expr {
             Expr::Payload { into, .. }
             | Expr::Meta { into, .. }
@@ -100,7 +100,7 @@ impl Reading {
                 from, into, offset, ..
             } => {
                 let (Expr::Hash { modulus, seed, .. }, 0) = (expr, offset) else {
-                    return unsayable(expr);
+                    return no_syntax(expr);
                 };
                 let hashed = self.take(*from)?.words;
                 let words = format!("jhash {hashed} mod {modulus} seed {seed:#x}");
@@ -114,7 +114,7 @@ impl Reading {
             } => {
                 let mut term = self.take(*from)?;
                 if term.changed.replace((*mask, *xor)).is_some() {
-                    return unsayable(expr);
+                    return no_syntax(expr);
                 }
                 self.put(*into, term);
             }
@@ -135,32 +135,32 @@ impl Reading {
         self.registers[usize::from(register.index())] = Some(term);
     }
 
-    fn take(&mut self, register: Reg) -> Result<Term, Unsayable> {
+    fn take(&mut self, register: Reg) -> Result<Term, NoSyntax> {
         match self.registers[usize::from(register.index())].take() {
             Some(term) => Ok(term),
-            None => unsayable(format!("register {} used again", register.index())),
+            None => no_syntax(format!("register {} used again", register.index())),
         }
     }
 
     /// The terms from a register on, as one key.
-    fn key(&mut self, register: Reg) -> Said {
+    fn key(&mut self, register: Reg) -> Text {
         let mut at = usize::from(register.index());
         let mut words = Vec::new();
         while let Some(term) = self.registers.get_mut(at).and_then(Option::take) {
             if term.changed.is_some() {
-                return unsayable(term);
+                return no_syntax(term);
             }
             at += term.width();
             words.push(term.words);
         }
         if words.is_empty() {
-            return unsayable(format!("register {} used again", register.index()));
+            return no_syntax(format!("register {} used again", register.index()));
         }
         Ok(words.join(" . "))
     }
 
     /// What an expression loads.
-    fn loaded(&self, expr: &Expr) -> Result<Term, Unsayable> {
+    fn loaded(&self, expr: &Expr) -> Result<Term, NoSyntax> {
         let field = |words: &str, field| Ok(Term::new(words, Meaning::Field(field)));
         match expr {
             Expr::Payload { .. } => payload(expr, self.family),
@@ -169,13 +169,13 @@ impl Reading {
                 MetaKey::InputName => field("iifname", Field::Interface),
                 MetaKey::OutputName => field("oifname", Field::Interface),
                 MetaKey::Protocol => field("meta l4proto", Field::Protocol),
-                MetaKey::Other(_) => unsayable(expr),
+                MetaKey::Other(_) => no_syntax(expr),
             },
             Expr::Ct { key, .. } => match key {
                 CtKey::State => Ok(Term::new("ct state", Meaning::State)),
                 CtKey::Status => Ok(Term::new("ct status", Meaning::Status)),
                 CtKey::Mark => field("ct mark", Field::Mark),
-                CtKey::Other(_) => unsayable(expr),
+                CtKey::Other(_) => no_syntax(expr),
             },
             Expr::Numgen {
                 kind,
@@ -186,7 +186,7 @@ impl Reading {
                 let how = match kind {
                     NumgenKind::Random => "random",
                     NumgenKind::Incremental => "inc",
-                    NumgenKind::Other(_) => return unsayable(expr),
+                    NumgenKind::Other(_) => return no_syntax(expr),
                 };
                 let offset = match offset {
                     0 => String::new(),
@@ -204,32 +204,32 @@ impl Reading {
                 (FibResult::AddressType, FIB_DESTINATION) => {
                     Ok(Term::new("fib daddr type", Meaning::AddressType))
                 }
-                _ => unsayable(expr),
+                _ => no_syntax(expr),
             },
             Expr::Load { value, .. } => Ok(Term::new("", Meaning::Constant(*value))),
-            _ => unsayable(expr),
+            _ => no_syntax(expr),
         }
     }
 
-    fn set_meta(&mut self, key: MetaKey, from: Reg) -> Result<(), Unsayable> {
+    fn set_meta(&mut self, key: MetaKey, from: Reg) -> Result<(), NoSyntax> {
         let term = self.take(from)?;
         let (MetaKey::Mark, Meaning::Field(Field::Mark), Some((mask, xor))) =
             (key, &term.meaning, &term.changed)
         else {
-            return unsayable(term);
+            return no_syntax(term);
         };
         let (mask, xor) = (word(mask.as_bytes())?, word(xor.as_bytes())?);
         let how = match mask {
             u32::MAX => "^",
             _ if mask == !xor => "|",
-            _ => return unsayable(term),
+            _ => return no_syntax(term),
         };
         self.words
             .push(format!("meta mark set {} {how} {xor:#010x}", term.words));
         Ok(())
     }
 
-    fn lookup(&mut self, set: &Name, key: Reg, found: Found) -> Result<(), Unsayable> {
+    fn lookup(&mut self, set: &Name, key: Reg, found: Found) -> Result<(), NoSyntax> {
         let (key, set) = (self.key(key)?, name(set)?);
         match found {
             Found::Present => self.words.push(format!("{key} @{set}")),
@@ -243,7 +243,7 @@ impl Reading {
         Ok(())
     }
 
-    fn nat(&mut self, expr: &Expr) -> Result<(), Unsayable> {
+    fn nat(&mut self, expr: &Expr) -> Result<(), NoSyntax> {
         let Expr::Nat {
             kind,
             family: of,
@@ -252,12 +252,12 @@ impl Reading {
             flags: 0,
         } = expr
         else {
-            return unsayable(expr);
+            return no_syntax(expr);
         };
         let verb = match kind {
             NatKind::Source => "snat",
             NatKind::Destination => "dnat",
-            NatKind::Other(_) => return unsayable(expr),
+            NatKind::Other(_) => return no_syntax(expr),
         };
         let behind = u32::from(from.index()) * 4 + of.address_len();
         let term = self.take(*from)?;
@@ -268,7 +268,7 @@ impl Reading {
             }
             Meaning::Constant(ip) => {
                 let Meaning::Constant(port) = self.take(*port)?.meaning else {
-                    return unsayable(expr);
+                    return no_syntax(expr);
                 };
                 let port = single(Field::Port, port.as_bytes())?;
                 match *of {
@@ -276,13 +276,13 @@ impl Reading {
                     Family::V6 => format!("{verb} to [{}]:{port}", address(ip.as_bytes())?),
                 }
             }
-            _ => return unsayable(expr),
+            _ => return no_syntax(expr),
         };
         self.words.push(words);
         Ok(())
     }
 
-    fn dynset(&mut self, expr: &Expr) -> Result<(), Unsayable> {
+    fn dynset(&mut self, expr: &Expr) -> Result<(), NoSyntax> {
         let Expr::Dynset {
             set,
             op,
@@ -291,13 +291,13 @@ impl Reading {
             timeout,
         } = expr
         else {
-            return unsayable(expr);
+            return no_syntax(expr);
         };
         let verb = match op {
             DynsetOp::Add => "add",
             DynsetOp::Update => "update",
             DynsetOp::Delete => "delete",
-            DynsetOp::Other(_) => return unsayable(expr),
+            DynsetOp::Other(_) => return no_syntax(expr),
         };
         let (key, set) = (self.key(*key)?, name(set)?);
         let time = timeout.map_or_else(String::new, |time| format!(" timeout {}", duration(time)));
@@ -307,12 +307,12 @@ impl Reading {
 }
 
 /// What an expression loads from a packet.
-fn payload(expr: &Expr, of: Family) -> Result<Term, Unsayable> {
+fn payload(expr: &Expr, of: Family) -> Result<Term, NoSyntax> {
     let Expr::Payload {
         base, offset, len, ..
     } = expr
     else {
-        return unsayable(expr);
+        return no_syntax(expr);
     };
     let source = match of {
         Family::V4 => 12,
@@ -324,18 +324,18 @@ fn payload(expr: &Expr, of: Family) -> Result<Term, Unsayable> {
         (Base::Network, at) if *at == source + of.address_len() => format!("{name} daddr"),
         (Base::Transport, 0) if *len == 2 => "th sport".to_owned(),
         (Base::Transport, 2) if *len == 2 => "th dport".to_owned(),
-        _ => return unsayable(expr),
+        _ => return no_syntax(expr),
     };
     let meaning = match base {
         Base::Transport => Meaning::Field(Field::Port),
         _ if *len == of.address_len() => Meaning::Field(Field::address(of)),
         _ if *len < of.address_len() => Meaning::Beginning(of),
-        _ => return unsayable(expr),
+        _ => return no_syntax(expr),
     };
     Ok(Term::new(words, meaning))
 }
 
-fn comparison(term: &Term, op: CmpOp, value: &Value) -> Said {
+fn comparison(term: &Term, op: CmpOp, value: &Value) -> Text {
     let words = &term.words;
     let bytes = value.as_bytes();
     let sign = match op {
@@ -345,13 +345,13 @@ fn comparison(term: &Term, op: CmpOp, value: &Value) -> Said {
         CmpOp::LessOrEqual => "<= ",
         CmpOp::Greater => "> ",
         CmpOp::GreaterOrEqual => ">= ",
-        CmpOp::Other(_) => return unsayable(op),
+        CmpOp::Other(_) => return no_syntax(op),
     };
     let right = match (&term.meaning, &term.changed) {
         (Meaning::State | Meaning::Status, Some((mask, _))) => {
             // Any of these bits is set.
             if (op, word(bytes)?) != (CmpOp::NotEqual, 0) {
-                return unsayable(term);
+                return no_syntax(term);
             }
             return Ok(format!("{words} {}", bits(term, word(mask.as_bytes())?)?));
         }
@@ -362,7 +362,7 @@ fn comparison(term: &Term, op: CmpOp, value: &Value) -> Said {
         }
         (Meaning::Field(Field::Ipv4Addr | Field::Ipv6Addr), Some((mask, _))) => {
             let Some(length) = prefix_length(mask.as_bytes()) else {
-                return unsayable(term);
+                return no_syntax(term);
             };
             format!("{}/{length}", address(bytes)?)
         }
@@ -374,13 +374,13 @@ fn comparison(term: &Term, op: CmpOp, value: &Value) -> Said {
         (Meaning::AddressType, None) if word(bytes)? == ADDRESS_LOCAL => "local".to_owned(),
         (Meaning::Field(Field::Interface), None) => interface(bytes)?,
         (Meaning::Field(field), None) => single(*field, bytes)?,
-        _ => return unsayable(term),
+        _ => return no_syntax(term),
     };
     Ok(format!("{words} {sign}{right}"))
 }
 
 /// States of a connection by name.
-fn bits(term: &Term, bits: u32) -> Said {
+fn bits(term: &Term, bits: u32) -> Text {
     let names: &[(u32, &str)] = match term.meaning {
         Meaning::State => &[
             (1, "invalid"),
@@ -393,14 +393,14 @@ fn bits(term: &Term, bits: u32) -> Said {
     let set = names.iter().filter(|(bit, _)| bits & bit != 0);
     let known: u32 = set.clone().map(|(bit, _)| bit).sum();
     if known != bits {
-        return unsayable(term);
+        return no_syntax(term);
     }
     let set: Vec<_> = set.map(|(_, name)| *name).collect();
     Ok(set.join(","))
 }
 
 /// What needs no register.
-fn act(expr: &Expr, family: Family) -> Said {
+fn act(expr: &Expr, family: Family) -> Text {
     Ok(match expr {
         Expr::Verdict(what) => verdict(what)?,
         Expr::Reject(Reject::Reset) => "reject with tcp reset".to_owned(),
@@ -409,8 +409,8 @@ fn act(expr: &Expr, family: Family) -> Said {
         Expr::Masquerade { flags } => match *flags {
             0 => "masquerade".to_owned(),
             super::expr::NAT_FULLY_RANDOM => "masquerade fully-random".to_owned(),
-            _ => return unsayable(expr),
+            _ => return no_syntax(expr),
         },
-        _ => return unsayable(expr),
+        _ => return no_syntax(expr),
     })
 }

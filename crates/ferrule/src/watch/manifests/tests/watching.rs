@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 struct Consumer {
     results: Receiver<Result<Vec<Event>, ManifestError>>,
     tracker: Tracker,
-    _watch: Follow,
+    _watch: FileWatch,
 }
 
 impl Consumer {

@@ -1,0 +1,99 @@
+//! The dataplanes that all cases run for.
+
+use std::io;
+
+use ferrule_core::model::Family;
+use ferrule_dataplane::Dataplane;
+use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_kernel::xt::{Flavour, Xt, XtError};
+use ferrule_testbed::kernel;
+
+/// Every way to program a node. A mode that is added here is asked every question.
+pub fn modes() -> Vec<Mode> {
+    vec![
+        Mode::new("nftables", NFTABLES, open_nftables),
+        Mode::new("iptables, directly", IPTABLES, open_iptables),
+        Mode::new("iptables, by programs", IPTABLES, open_iptables_programs),
+        Mode::new("iptables, legacy", IPTABLES, open_iptables_legacy),
+    ]
+}
+
+/// kube-proxy's mode nftables.
+pub const NFTABLES: &str = "nftables";
+
+/// kube-proxy's mode iptables.
+pub const IPTABLES: &str = "iptables";
+
+/// One way to program a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    pub name: &'static str,
+    /// The mode of kube-proxy that it takes the place of: both answer alike.
+    pub like: &'static str,
+    open: Open,
+}
+
+type Open = fn(Family, Knobs) -> io::Result<Box<dyn Dataplane>>;
+
+impl Mode {
+    const fn new(name: &'static str, like: &'static str, open: Open) -> Self {
+        Self { name, like, open }
+    }
+
+    /// Opens it in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// `Unsupported` where the machine does not have what it takes.
+    pub fn open(self, family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+        (self.open)(family, knobs)
+    }
+}
+
+/// What the administrator decides, in every mode. `masquerade_all` is a setting of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Knobs {
+    pub mark: u32,
+    pub masquerade_all: bool,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self {
+            mark: 1 << 14,
+            masquerade_all: false,
+        }
+    }
+}
+
+fn open_nftables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    let options = nftables::Options { mark: knobs.mark };
+    Ok(Box::new(Nftables::open(family, options)?))
+}
+
+fn open_iptables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    Ok(Box::new(iptables(Flavour::Nft, family, knobs)?))
+}
+
+fn open_iptables_programs(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    let iptables = iptables(Flavour::Nft, family, knobs)?;
+    Ok(Box::new(iptables.by_programs()))
+}
+
+fn open_iptables_legacy(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    Ok(Box::new(iptables(Flavour::Legacy, family, knobs)?))
+}
+
+fn iptables(flavour: Flavour, family: Family, knobs: Knobs) -> io::Result<Iptables> {
+    let xt = Xt::open_as(flavour, kernel(family)).map_err(|error| match error {
+        XtError::Missing { .. } | XtError::Unusable { .. } => {
+            io::Error::new(io::ErrorKind::Unsupported, error)
+        }
+        XtError::Locked { .. } | XtError::Refused { .. } => io::Error::other(error),
+    })?;
+    let options = iptables::Options {
+        mark: knobs.mark,
+        ..iptables::Options::default()
+    };
+    Ok(Iptables::new(family, options, xt))
+}
