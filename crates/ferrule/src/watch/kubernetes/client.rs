@@ -194,7 +194,7 @@ impl Api {
         match tokio::task::spawn_blocking(make).await {
             Ok(Ok(link)) => self.with_link(|old| *old = link),
             Ok(Err(error)) => tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                err = &error as &dyn std::error::Error,
                 "Reloading the API client configuration failed; keeping the previous one"
             ),
             // The runtime is going down.
@@ -237,7 +237,7 @@ fn log_proxy(recipe: &Recipe) {
     if let Some((variable, error)) = &recipe.ignored {
         tracing::warn!(
             variable,
-            error = error as &dyn std::error::Error,
+            err = error as &dyn std::error::Error,
             server,
             "The environment names no usable proxy; connecting directly"
         );
