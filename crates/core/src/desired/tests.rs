@@ -508,6 +508,7 @@ fn new_settings_redraw_what_they_concern() {
     assert_eq!(facts.cluster_ip_masquerade, Masquerade::Always);
     let again = scene.desired.reconfigure(&scene.tracker, all());
     assert!(again.is_empty());
+    scene.settings = all();
     assert!(scene.step().is_empty());
 }
 
