@@ -23,9 +23,7 @@ use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
 use super::proxy::Proxy;
 use super::{frames, route};
-
-/// The release of kube-proxy we stand in for.
-const REFERENCE: &str = "v1.36.4";
+use crate::version::KUBERNETES;
 
 /// So much of an answer waits at most on a connection to be taken in, each time the watch rests.
 /// Each watch has one.
@@ -314,6 +312,6 @@ fn user_agent() -> HeaderValue {
         other => other,
     };
     let own = env!("CARGO_PKG_VERSION");
-    let text = format!("kube-proxy/{REFERENCE} (linux/{architecture}) ferrule/{own}");
+    let text = format!("kube-proxy/{KUBERNETES} (linux/{architecture}) ferrule/{own}");
     HeaderValue::try_from(text).expect("versions and architectures are plain words")
 }
