@@ -1,4 +1,4 @@
-//! Tracked UDP flows that lead where nobody should be led any more.
+//! Stale UDP flows in connection tracking, and their removal.
 //!
 //! A flow keeps its first translation for as long as packets come. TCP notices that its peer is
 //! gone; UDP does not, and a client that never stops sending is stuck with a dead endpoint, or with
@@ -24,11 +24,11 @@ use crate::{Scope, Work, kernel_family, said};
 
 const UDP: u8 = 17;
 
-/// Every look walks the kernel's whole table, so that for more addresses than these one look at
+/// Every dump walks the kernel's whole table, so that for more addresses than these one dump of
 /// all UDP flows is cheaper.
 const FEW: usize = 4;
 
-/// How often a look is begun again because answers were lost.
+/// How often a dump is begun again because answers were lost.
 const ATTEMPTS: usize = 2;
 
 /// Where clients send: an address and port, or a port on addresses of this node.
@@ -45,7 +45,7 @@ pub struct Flows<T = Socket> {
     conntrack: Conntrack<T>,
     /// Who may answer at which address.
     backends: BTreeMap<Address, Arc<Exposure>>,
-    /// Addresses whose flows could not be looked at yet.
+    /// Addresses whose flows could not be checked yet.
     owed: BTreeSet<Address>,
 }
 
@@ -71,28 +71,28 @@ impl<T: Transport> Flows<T> {
     }
 
     /// Removes the flows that `work`, which was just programmed, made stale. Says how many, or
-    /// `None` if there was no reason to look.
+    /// `None` if there was no reason to check any.
     ///
     /// # Errors
     /// What the kernel said. What could not be done is done with the next call.
     pub fn clear(&mut self, work: &Work<'_>) -> io::Result<Option<usize>> {
         let touched = self.learn(work);
         self.owed.extend(touched);
-        let whole = matches!(work.scope, Scope::Full) && !self.backends.is_empty();
-        if self.owed.is_empty() && !whole {
+        let full = matches!(work.scope, Scope::Full) && !self.backends.is_empty();
+        if self.owed.is_empty() && !full {
             return Ok(None);
         }
         let facts = work.desired.facts(self.family);
         // NodePorts come first in both.
         let first = [
             self.owed.first(),
-            self.backends.keys().next().filter(|_| whole),
+            self.backends.keys().next().filter(|_| full),
         ];
         let about_node = first.into_iter().flatten().any(|first| first.ip.is_none());
         let local = if about_node { work.local } else { &[] };
         let judge = Judge {
             backends: &self.backends,
-            touched: (!whole).then_some(&self.owed),
+            touched: (!full).then_some(&self.owed),
             gone: &self.owed,
             node: facts.node_ports.among(local, self.family),
             facts,
@@ -164,8 +164,7 @@ fn remove<T: Transport>(
     let mut removed = 0;
     for filter in judge.filters(family) {
         // Some may be missing when the table changes all the time. Better these than none.
-        let mut flows = conntrack.flows(&filter)?.flows;
-        flows.retain(|flow| judge.is_stale(flow));
+        let flows = conntrack.flows(&filter, |flow| judge.is_stale(flow))?.flows;
         if !flows.is_empty() {
             removed += conntrack.delete(&flows)?;
         }
@@ -173,7 +172,7 @@ fn remove<T: Transport>(
     Ok(removed)
 }
 
-/// Tells stale flows from others.
+/// Decides which flows are stale.
 struct Judge<'a> {
     backends: &'a BTreeMap<Address, Arc<Exposure>>,
     /// Only flows to these count; `None` means all.

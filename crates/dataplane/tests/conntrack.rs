@@ -164,7 +164,7 @@ impl Scene {
             Family::V6 => ferrule_kernel::Family::V6,
         };
         let filter = Filter::protocol(family, protocol);
-        let left = self.conntrack.flows(&filter).unwrap().flows;
+        let left = self.conntrack.flows(&filter, |_| true).unwrap().flows;
         let is_left = |flow: &&&str| {
             let (to, answers) = flow.split_once(" > ").unwrap();
             let (to, answers) = (self.names.socket(to), self.names.socket(answers));

@@ -35,9 +35,6 @@ use v1alpha1::{
     LoggingConfiguration,
 };
 
-/// The Kubernetes release this program stands in for.
-pub const KUBERNETES_VERSION: &str = "v1.36.4";
-
 /// The effective configuration.
 ///
 /// Addresses and networks are texts as they were written, because they are written back so; the

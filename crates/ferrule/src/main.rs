@@ -24,6 +24,7 @@ mod sync;
 mod systemd;
 #[cfg(test)]
 mod test_log;
+mod version;
 mod watch;
 
 fn main() -> ExitCode {

@@ -229,7 +229,7 @@ pub fn find(name: &str) -> Option<&'static Mode> {
     ALL.iter().copied().find(|mode| mode.name == name)
 }
 
-/// Modes that an administrator can be told of, by name.
+/// Modes that `--help` and errors list, by name.
 pub fn listed() -> Vec<&'static Mode> {
     let mut listed: Vec<_> = ALL.iter().copied().filter(|m| m.about.is_some()).collect();
     listed.sort_by_key(|mode| mode.name);

@@ -40,18 +40,8 @@ const CHUNK: usize = 64;
 #[derive(Debug)]
 pub struct Conntrack<T = Socket> {
     exchange: Exchange<T>,
-    /// Not known until asked.
-    abilities: Option<Abilities>,
-}
-
-/// What this kernel can do with filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Abilities {
-    /// It understands conditions on answers.
-    replies: bool,
-    /// It takes a filter with a request to delete. Others read the same request as one to delete
-    /// the flow with exactly this tuple.
-    delete: bool,
+    /// Whether the kernel understands conditions on answers. Not known until asked.
+    replies: Option<bool>,
 }
 
 /// Flows that were read.
@@ -78,7 +68,7 @@ impl<T: Transport> Conntrack<T> {
     pub const fn new(transport: T) -> Self {
         Self {
             exchange: Exchange::new(transport),
-            abilities: None,
+            replies: None,
         }
     }
 
@@ -87,12 +77,16 @@ impl<T: Transport> Conntrack<T> {
         self.exchange.transport_mut()
     }
 
-    /// The flows that match.
+    /// The flows that match and are `wanted`. Only those are kept, however many there are.
     ///
     /// # Errors
     /// See [`RequestError`]; an interrupted dump is none.
-    pub fn flows(&mut self, filter: &Filter) -> Result<Flows, RequestError> {
-        let (asked, _) = filter.understood(self.abilities()?.replies);
+    pub fn flows(
+        &mut self,
+        filter: &Filter,
+        wanted: impl Fn(&Flow) -> bool,
+    ) -> Result<Flows, RequestError> {
+        let asked = filter.understood(self.understands_replies()?);
         let mut read = Flows::default();
         for _ in 0..ATTEMPTS {
             read.flows.clear();
@@ -104,8 +98,9 @@ impl<T: Transport> Conntrack<T> {
                 },
                 &mut |message| {
                     // What could not be asked for is looked at here; before Linux 5.8 all of it.
-                    read.flows
-                        .extend(read_flow(message)?.filter(|flow| filter.matches(flow)));
+                    read.flows.extend(
+                        read_flow(message)?.filter(|flow| filter.matches(flow) && wanted(flow)),
+                    );
                     Ok(())
                 },
             );
@@ -119,24 +114,6 @@ impl<T: Transport> Conntrack<T> {
             }
         }
         Ok(read)
-    }
-
-    /// Removes all flows that match: in one step if the kernel can and understands the filter,
-    /// else one by one. Returns how many, if they were counted.
-    ///
-    /// # Errors
-    /// See [`RequestError`]. A filter without conditions is refused: it would remove everything.
-    pub fn delete_matching(&mut self, filter: &Filter) -> Result<Option<usize>, RequestError> {
-        if filter.is_empty() {
-            return Err(RequestError::Malformed(Malformed("filter: no condition")));
-        }
-        let abilities = self.abilities()?;
-        if abilities.delete && filter.understood(abilities.replies).1 {
-            self.delete_by_filter(filter)?;
-            return Ok(None);
-        }
-        let flows = self.flows(filter)?.flows;
-        self.delete(&flows).map(Some)
     }
 
     /// Removes exactly these flows. Returns how many of them were still there.
@@ -163,8 +140,9 @@ impl<T: Transport> Conntrack<T> {
             })
     }
 
-    fn abilities(&mut self) -> Result<Abilities, RequestError> {
-        if let Some(known) = self.abilities {
+    /// Whether this kernel understands conditions on answers.
+    fn understands_replies(&mut self) -> Result<bool, RequestError> {
+        if let Some(known) = self.replies {
             return Ok(known);
         }
         let faulty = self.exchange.dump(
@@ -175,25 +153,9 @@ impl<T: Transport> Conntrack<T> {
             },
             &mut |_| Ok(()),
         );
-        // No flow can have this tuple, so that nothing is deleted whatever the kernel makes of it:
-        // by filter that is a success, by tuple it is not found.
-        let delete = self.delete_by_filter(&Filter::nobody());
-        let known = Abilities {
-            replies: !was_accepted(faulty)?,
-            delete: was_accepted(delete)?,
-        };
-        self.abilities = Some(known);
+        let known = !was_accepted(faulty)?;
+        self.replies = Some(known);
         Ok(known)
-    }
-
-    fn delete_by_filter(&mut self, filter: &Filter) -> Result<(), RequestError> {
-        self.exchange.acknowledged(DELETE, 0, |writer| {
-            // Version 1 asks the kernel to heed the family also when more than one flow may go;
-            // with version 0 some kernels empty the tables of both.
-            let [family, _, a, b] = header(filter.family);
-            writer.raw(&[family, 1, a, b]);
-            filter.write(writer);
-        })
     }
 
     fn delete_chunk(&mut self, flows: &[Flow]) -> Result<usize, RequestError> {

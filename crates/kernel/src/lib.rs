@@ -16,6 +16,7 @@ pub mod memory;
 pub mod netns;
 pub mod nfacct;
 pub mod nft;
+#[cfg(any(test, feature = "testing"))]
 pub mod recorder;
 pub mod route;
 pub mod socket;

@@ -28,8 +28,6 @@ pub const NLM_F_ECHO: u16 = 0x8;
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
 /// In a request: everything, not one thing.
 pub const NLM_F_DUMP: u16 = 0x300;
-/// In a new-request: take the place of what exists.
-pub const NLM_F_REPLACE: u16 = 0x100;
 /// In a new-request: fail when it exists.
 pub const NLM_F_EXCL: u16 = 0x200;
 /// In a new-request: make it when it does not exist.

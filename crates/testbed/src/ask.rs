@@ -102,8 +102,8 @@ impl Ask {
     /// Asks again and again until a pod answers, with a longer timeout each time: on a busy machine
     /// every answer may come late.
     pub fn until_served(self, place: &Place) {
-        for patience in 1..40 {
-            let answer = Asked::begin(self, place).wait(Duration::from_millis(20 * patience));
+        for timeout in 1..40 {
+            let answer = Asked::begin(self, place).wait(Duration::from_millis(20 * timeout));
             if matches!(answer, Answer::Served { .. }) {
                 return;
             }
@@ -160,14 +160,14 @@ impl Asked {
         })
     }
 
-    fn wait(&mut self, patience: Duration) -> Answer {
+    fn wait(&mut self, timeout: Duration) -> Answer {
         let mut waited = Duration::ZERO;
         let mut pause = Duration::from_micros(50);
         loop {
             if let Some(answer) = self.look() {
                 return answer;
             }
-            if waited >= patience {
+            if waited >= timeout {
                 return Answer::Silence;
             }
             thread::sleep(pause);

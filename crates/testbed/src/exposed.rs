@@ -92,7 +92,7 @@ impl Lab {
         Slice::of(&self.full(name, 1), i64::from(PORT), &eps(&chosen))
     }
 
-    /// Pods are told by their network.
+    /// Pods are recognised by their network.
     pub fn by_pod_net(&self) -> Settings {
         let net = self.pod_net().parse().unwrap();
         Settings {

@@ -108,7 +108,7 @@ pub fn try_feed(program: &str, arguments: &[&str], input: &str) -> Output {
         .spawn()
         .unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
     let mut stdin = child.stdin.take().unwrap();
-    // A program that does not read what it is told has its reasons.
+    // A program that does not read its input has its reasons.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     child.wait_with_output().unwrap()

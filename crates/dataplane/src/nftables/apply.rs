@@ -2,7 +2,7 @@
 //!
 //! What a delta needs to know about the rest is little: which chains there are, how often shared
 //! elements are used, and the rules that facts about the node decide. The rest is not remembered
-//! but read back when there is doubt.
+//! but read again in a full sync.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,13 +17,13 @@ use ferrule_kernel::socket::{Socket, Transport};
 
 use super::Options;
 use super::create;
-use super::diff::{self, Ground, Looked, Redrawn, Step};
+use super::diff::{self, Pass, Redrawn, RenderContext, Step};
 use super::names::{self, TABLE};
 use super::render;
 use super::ruleset::Common;
 use crate::{Applied, ApplyError, Dataplane, Listener, Scope, Watcher, Work, kernel_family, said};
 
-/// How often a look at everything is begun again because somebody changed rules meanwhile.
+/// How often a full sync starts over because of external changes meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// Programs one family by nftables.
@@ -81,13 +81,8 @@ impl<T: Transport> Nftables<T> {
         }
     }
 
-    /// The number that the kernel gives our conversation, for telling our changes from others'.
-    pub fn port(&self) -> u32 {
-        self.nft.port()
-    }
-
     fn delete(&mut self, table: &Table) -> Result<usize, ApplyError> {
-        // Somebody else may delete it first, and deleting what is not there is refused.
+        // Another process may delete it first, and deleting what is not there is refused.
         let steps = [Step::AddTable, Step::DeleteTable];
         let batch = batch(&steps, kernel_family(self.family), table);
         let done = self.nft.commit(&batch);
@@ -95,29 +90,29 @@ impl<T: Transport> Nftables<T> {
         Ok(batch.len())
     }
 
-    fn ground(&self) -> Ground {
-        Ground {
+    fn context(&self) -> RenderContext {
+        RenderContext {
             family: kernel_family(self.family),
             mark: self.options.mark,
         }
     }
 
-    fn whole(&mut self, desired: &Desired, looked: Looked) -> Result<Applied, ApplyError> {
+    fn full(&mut self, desired: &Desired, pass: Pass) -> Result<Applied, ApplyError> {
         let family = kernel_family(self.family);
-        let mut bridged = None;
+        let mut interim_steps = None;
         let mut attempt = 1;
         let (made, written) = loop {
             let installed = self.nft.snapshot(family, TABLE).map_err(unread)?;
-            // Somebody who writes all the time, most likely elsewhere, must not keep us forever. If
+            // A process that writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
             let generation = installed.as_ref().map(|installed| installed.generation);
             let generation = generation.filter(|_| attempt < ATTEMPTS);
             let result = match installed {
-                Some(installed) if !diff::is_foreign(&installed, family) => {
-                    self.mend(installed, desired, looked, generation)
+                Some(installed) if !diff::is_unusable(&installed, family) => {
+                    self.update_in_place(installed, desired, pass, generation)
                 }
-                Some(_) if bridged.is_none() => {
-                    bridged = Some(self.bridge(desired));
+                Some(_) if interim_steps.is_none() => {
+                    interim_steps = Some(self.install_interim_table(desired));
                     continue;
                 }
                 Some(_) => self.create(&[Step::DeleteTable], desired, generation),
@@ -129,7 +124,7 @@ impl<T: Transport> Nftables<T> {
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
-        let mut steps = made + bridged.unwrap_or_default();
+        let mut steps = made + interim_steps.unwrap_or_default();
         if self.interim {
             steps += self.delete(&names::interim())?;
             self.interim = false;
@@ -139,15 +134,15 @@ impl<T: Transport> Nftables<T> {
     }
 
     /// Writes what differs.
-    fn mend(
+    fn update_in_place(
         &mut self,
         installed: Snapshot,
         desired: &Desired,
-        looked: Looked,
+        pass: Pass,
         generation: Option<u32>,
     ) -> Result<(usize, Written), Failed> {
         let wanted = render::ruleset(desired, self.family, self.options);
-        let difference = diff::whole(&installed, &wanted, self.ground(), looked);
+        let difference = diff::full(&installed, &wanted, self.context(), pass);
         drop(installed);
         let mut done = self.commit(difference.steps, generation)?;
         done.kept.extend(difference.idle);
@@ -180,7 +175,7 @@ impl<T: Transport> Nftables<T> {
                 let written = Written { common, retired };
                 Ok((batch.len(), written))
             }
-            // They were not kept; now somebody wants to know which one it was.
+            // They were not kept; the error needs the one that it is about.
             Err(error) => {
                 let mut steps = before.to_vec();
                 let each = |step| steps.push(step);
@@ -192,13 +187,13 @@ impl<T: Transport> Nftables<T> {
 
     /// Writes a table that translates packets while ours is replaced; the number of steps.
     ///
-    /// Chains that packets enter go and come with their table, and each looks by itself which
+    /// Base chains go and come with their table, and each looks by itself which
     /// generation it is in, those of the new table first. A packet that is between the two when
     /// the generation changes found the new one not there yet, and finds the old one gone. With
     /// this table there is always one that is there in both.
     ///
     /// It is a courtesy: where it is refused, we replace ours without.
-    fn bridge(&mut self, desired: &Desired) -> usize {
+    fn install_interim_table(&mut self, desired: &Desired) -> usize {
         let family = kernel_family(self.family);
         let table = names::interim();
         let mut batch = batch(&[Step::AddTable, Step::DeleteTable], family, &table);
@@ -251,12 +246,12 @@ impl<T: Transport> Nftables<T> {
         delta: &FamilyDelta,
     ) -> Result<Applied, ApplyError> {
         let mut common = written.common;
-        let ground = self.ground();
+        let context = self.context();
         let mut redrawn = Redrawn::default();
         for change in delta.changes.values() {
             let draw = |side: &Option<Arc<Exposure>>| {
                 side.as_deref()
-                    .map(|exposure| render::exposure(exposure, ground))
+                    .map(|exposure| render::exposure(exposure, context))
             };
             redrawn.add(draw(&change.before), draw(&change.after));
         }
@@ -265,7 +260,7 @@ impl<T: Transport> Nftables<T> {
             retired.partition(|chain| redrawn.needs(chain));
         // One that is needed again may have its rules still.
         let mut steps: Vec<_> = again.into_iter().map(Step::FlushChain).collect();
-        steps.extend(redrawn.steps(&common.shares, &common.picks, ground));
+        steps.extend(redrawn.steps(&common.shares, &common.picks, context));
         if delta.facts {
             let facts = desired.facts(self.family);
             let statics = render::statics(facts, self.family, self.options);
@@ -314,14 +309,14 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         match (work.scope, self.written.take()) {
             (Scope::Delta(delta), Some(written)) => self.delta(written, work.desired, delta),
             (Scope::Delta(_) | Scope::Full, written) => {
-                let looked = if written.is_some() {
-                    Looked::Before
+                let pass = if written.is_some() {
+                    Pass::Again
                 } else {
-                    Looked::Never
+                    Pass::First
                 };
                 // What reading the cluster left free is not what this will need.
                 memory::trim();
-                let applied = self.whole(work.desired, looked);
+                let applied = self.full(work.desired, pass);
                 // Nothing as large as this happens again soon.
                 memory::trim();
                 applied

@@ -11,13 +11,13 @@ use ferrule_core::model::Family;
 use ferrule_kernel::nft::{ChainKind, Element, Name};
 
 use super::Options;
-use super::diff::{Ground, Step, add_chains, add_pick};
+use super::diff::{RenderContext, Step, add_chains, add_pick};
 use super::names::{self, Container};
 use super::render;
 use super::ruleset::{Common, Drawing};
 use crate::kernel_family;
 
-/// So many elements for one set wait until they are told together.
+/// So many elements for one set are collected into one step.
 const PIECE: usize = 256;
 
 /// Tells every step to `each`, in an order that the kernel accepts.
@@ -27,14 +27,14 @@ pub fn create(
     options: Options,
     each: impl FnMut(Step),
 ) -> Common {
-    let ground = Ground {
+    let context = RenderContext {
         family: kernel_family(family),
         mark: options.mark,
     };
     let statics = render::statics(desired.facts(family), family, options);
     let mut creation = Creation {
         each,
-        ground,
+        context,
         waiting: BTreeMap::new(),
         common: Common {
             statics,
@@ -43,12 +43,12 @@ pub fn create(
     };
     creation.frame();
     for exposed in desired.exposures(family) {
-        creation.add(render::exposure(exposed, ground));
+        creation.add(render::exposure(exposed, context));
     }
     creation.finish()
 }
 
-/// Tells which steps are needed to translate packets; the others refuse or drop some.
+/// Picks the steps that are needed to translate packets; the others refuse or drop some.
 pub fn translation() -> impl Fn(&Step) -> bool {
     let filters: BTreeSet<Name> = names::chains()
         .into_iter()
@@ -64,8 +64,8 @@ pub fn translation() -> impl Fn(&Step) -> bool {
 
 struct Creation<F> {
     each: F,
-    ground: Ground,
-    /// Elements that were drawn and not told yet.
+    context: RenderContext,
+    /// Elements that are not in a step yet.
     waiting: BTreeMap<Container, Vec<Element>>,
     common: Common,
 }
@@ -83,7 +83,7 @@ impl<F: FnMut(Step)> Creation<F> {
     fn add(&mut self, drawing: Drawing) {
         for pick in drawing.picks {
             if !self.common.picks.contains(&pick) {
-                add_pick(&pick, self.ground)
+                add_pick(&pick, self.context)
                     .into_iter()
                     .for_each(&mut self.each);
                 self.common.picks.insert(pick);
@@ -95,7 +95,7 @@ impl<F: FnMut(Step)> Creation<F> {
             .into_iter()
             .for_each(&mut self.each);
         for (container, element) in drawing.elements {
-            // Of one that several put there, the first is told.
+            // Of one that several Service ports add, the first counts.
             if container.is_shared() && self.common.shares.add(container, element.key) > 1 {
                 continue;
             }

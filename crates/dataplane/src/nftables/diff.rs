@@ -15,7 +15,7 @@ use super::ruleset::{Drawing, Ruleset, Shares, Statics};
 mod unused;
 
 use unused::Unused;
-pub use unused::is_foreign;
+pub use unused::is_unusable;
 
 /// One thing that is done to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,36 +48,41 @@ pub enum Step {
 
 /// What rules depend on beside their purpose.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct RenderContext {
     /// The family.
     pub family: Family,
     /// The bit that asks for masquerading.
     pub mark: u32,
 }
 
-/// What a look at everything leads to.
+/// What differs between the table and what is wanted.
 #[derive(Debug, Default)]
-pub struct Whole {
+pub struct Difference {
     /// What is to be done.
     pub steps: Vec<Step>,
     /// Chains of ours that nothing leads to and that are still there after that.
     pub idle: BTreeSet<Name>,
 }
 
-/// Whether we knew what is in the table.
+/// Whether a full sync is the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
-    /// Yes.
-    Before,
-    /// No: we were just started, or are in doubt.
-    Never,
+pub enum Pass {
+    /// The program just started, or is out of sync with the kernel.
+    First,
+    /// What is in the table was known before.
+    Again,
 }
 
-/// Only what differs. The table must not be [foreign](is_foreign).
+/// Only what differs. The table must not be [unusable](is_unusable).
 ///
-/// At the first look, chains that nothing leads to are no difference: a restart writes nothing if
+/// In the first pass, chains that nothing leads to are no difference: a restart writes nothing if
 /// nothing else changed meanwhile.
-pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Looked) -> Whole {
+pub fn full(
+    installed: &Snapshot,
+    wanted: &Ruleset,
+    context: RenderContext,
+    pass: Pass,
+) -> Difference {
     let mut steps = Vec::new();
     let there: BTreeSet<&str> = installed
         .chains
@@ -103,14 +108,14 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Loo
     for pick in &wanted.common.picks {
         let name = pick.name();
         if there.contains(&*name) {
-            let of_chain = program::pick(ground.family, pick, ground.mark);
+            let of_chain = program::pick(context.family, pick, context.mark);
             steps.extend(replace_rules(
                 &name,
                 of(&rules, &name),
                 &of_chain.iter().collect::<Vec<_>>(),
             ));
         } else {
-            steps.extend(add_pick(pick, ground));
+            steps.extend(add_pick(pick, context));
         }
     }
     for (name, set) in &wanted.sets {
@@ -135,13 +140,13 @@ pub fn whole(installed: &Snapshot, wanted: &Ruleset, ground: Ground, looked: Loo
         steps.extend(replace_rules(&chain.name, old, new));
     }
     let unused = Unused::find(installed, wanted, &rules);
-    if looked == Looked::Never && steps.is_empty() && unused.is_harmless() {
+    if pass == Pass::First && steps.is_empty() && unused.is_harmless() {
         let idle = unused.chains.into_iter().cloned().collect();
-        return Whole { steps, idle };
+        return Difference { steps, idle };
     }
     let (more, idle) = unused.steps(&rules);
     steps.extend(more);
-    Whole { steps, idle }
+    Difference { steps, idle }
 }
 
 /// What the exposures of a delta change, and how it changes what they share.
@@ -166,11 +171,16 @@ impl Redrawn {
     }
 
     /// Only what differs, given the chains that are there already.
-    pub fn steps(&self, shares: &Shares, picks: &BTreeSet<Pick>, ground: Ground) -> Vec<Step> {
+    pub fn steps(
+        &self,
+        shares: &Shares,
+        picks: &BTreeSet<Pick>,
+        context: RenderContext,
+    ) -> Vec<Step> {
         let mut steps = Vec::new();
         let needed: BTreeSet<Pick> = self.picks().collect();
         for pick in needed.difference(picks) {
-            steps.extend(add_pick(pick, ground));
+            steps.extend(add_pick(pick, context));
         }
         let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
         let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
@@ -425,8 +435,8 @@ fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a
 }
 
 /// Adds a chain that several Service ports may use.
-pub fn add_pick(pick: &Pick, ground: Ground) -> Vec<Step> {
-    let rules = program::pick(ground.family, pick, ground.mark);
+pub fn add_pick(pick: &Pick, context: RenderContext) -> Vec<Step> {
+    let rules = program::pick(context.family, pick, context.mark);
     let rules = rules.into_iter().map(Step::AddRule);
     let chain = Step::AddChain(Chain::new(pick.name()));
     std::iter::once(chain).chain(rules).collect()

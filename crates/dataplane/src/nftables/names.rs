@@ -41,7 +41,7 @@ pub const FIREWALL: &str = "ferrule-firewall";
 pub const EXTERNAL_LOCAL: &str = "ferrule-external-local";
 pub const NODEPORT_LOCAL: &str = "ferrule-nodeport-local";
 
-/// The table with kube-proxy's remark.
+/// The table with kube-proxy's comment.
 pub fn table() -> Table {
     Table {
         comment: Some("rules for kube-proxy".into()),
@@ -246,16 +246,16 @@ impl Container {
     }
 }
 
-/// By what a packet is told to be for a Service.
+/// What of a packet is matched to find its Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Door {
+pub enum MatchKey {
     /// Address, protocol and port.
     Address,
     /// Protocol and port, on an address of the node.
     NodePort,
 }
 
-impl Door {
+impl MatchKey {
     /// The first of the two for an address, the other for a NodePort.
     pub const fn choose(self, address: Container, node_port: Container) -> Container {
         match self {
@@ -268,8 +268,8 @@ impl Door {
 /// A chain that chooses among so many endpoints. All Services that need the same share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pick {
-    /// How its packets are told apart.
-    pub door: Door,
+    /// What of a packet is its key.
+    pub match_key: MatchKey,
     /// The slot of the first endpoint.
     pub first: u32,
     /// How many there are.
@@ -284,16 +284,16 @@ const NODEPORT_PICK: &str = "nodeport-pick-";
 impl Pick {
     /// The name of the chain.
     pub fn name(&self) -> Name {
-        let door = match self.door {
-            Door::Address => PICK,
-            Door::NodePort => NODEPORT_PICK,
+        let match_key = match self.match_key {
+            MatchKey::Address => PICK,
+            MatchKey::NodePort => NODEPORT_PICK,
         };
         let first = match self.first {
             0 => String::new(),
             first => format!("-from-{first}"),
         };
         let masquerade = if self.masquerade { "-masquerade" } else { "" };
-        format!("{door}{}{first}{masquerade}", self.count).into()
+        format!("{match_key}{}{first}{masquerade}", self.count).into()
     }
 
     /// Whether a chain of this name is such a one.

@@ -16,7 +16,7 @@ use ferrule_kernel::nft::expr::{
 use ferrule_kernel::nft::{Expr, Name, Reg, Rule, Value, Verdict};
 use ipnet::IpNet;
 
-use super::names::{Container, Door, Pick};
+use super::names::{Container, MatchKey, Pick};
 
 /// Longest name of an interface.
 const LONGEST_INTERFACE: usize = 15;
@@ -55,32 +55,32 @@ pub fn destination_in(family: Family, set: Container) -> [Expr; 2] {
     ]
 }
 
-/// Passes packets of this door that are in a map, to where it leads.
-pub fn dispatch(family: Family, door: Door, map: Container) -> Vec<Expr> {
-    let mut program = load_door(family, door);
+/// Passes packets of this match key that are in a map, to where it leads.
+pub fn dispatch(family: Family, match_key: MatchKey, map: Container) -> Vec<Expr> {
+    let mut program = load_door(family, match_key);
     program.push(lookup(map, Reg::FIRST, Found::Verdict));
     program
 }
 
 /// The registers that [`load_door`] fills.
-const fn door_words(family: Family, door: Door) -> u8 {
-    match door {
-        Door::Address => words(family) + 2,
-        Door::NodePort => 2,
+const fn door_words(family: Family, match_key: MatchKey) -> u8 {
+    match match_key {
+        MatchKey::Address => words(family) + 2,
+        MatchKey::NodePort => 2,
     }
 }
 
-/// Loads what tells packets of this door apart.
-pub fn load_door(family: Family, door: Door) -> Vec<Expr> {
+/// Loads what tells packets of this match key apart.
+pub fn load_door(family: Family, match_key: MatchKey) -> Vec<Expr> {
     let ports = |from| {
         [
             Expr::protocol(Reg::new(from)),
             Expr::destination_port(Reg::new(from + 1)),
         ]
     };
-    match door {
-        Door::NodePort => ports(0).into(),
-        Door::Address => {
+    match match_key {
+        MatchKey::NodePort => ports(0).into(),
+        MatchKey::Address => {
             let mut program = vec![Expr::destination_address(family, Reg::FIRST)];
             program.extend(ports(words(family)));
             program
@@ -274,16 +274,16 @@ pub fn pick(family: Family, pick: &Pick, mark: u32) -> Vec<Rule> {
 
 /// Translates to one of so many endpoints.
 fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
-    let mut program = load_door(family, pick.door);
+    let mut program = load_door(family, pick.match_key);
     let endpoints = pick
-        .door
+        .match_key
         .choose(Container::Endpoints, Container::NodePortEndpoints);
     program.extend([
         Expr::Numgen {
             kind: NumgenKind::Random,
             modulus: count,
             offset: pick.first,
-            into: Reg::new(door_words(family, pick.door)),
+            into: Reg::new(door_words(family, pick.match_key)),
         },
         lookup(endpoints, Reg::FIRST, Found::Value(Reg::FIRST)),
         translate(family, Reg::FIRST, Reg::new(words(family))),
@@ -352,7 +352,7 @@ pub fn stay(
     rules
 }
 
-/// All packets here are of this protocol, but `nft` accepts a port only where it is told so.
+/// All packets here are of this protocol, but `nft` accepts a port only behind a match on the protocol.
 fn translate_to(family: Family, protocol: u8, endpoint: &Endpoint) -> [Expr; 5] {
     let port = Reg::new(4);
     [

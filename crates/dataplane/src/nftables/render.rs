@@ -16,8 +16,8 @@ use ferrule_kernel::nft::{Comment, Element, Expr, Name, Reg, Rule, Value, Verdic
 use ipnet::IpNet;
 
 use super::Options;
-use super::diff::Ground;
-use super::names::{self, Container, Door, Pick};
+use super::diff::RenderContext;
+use super::names::{self, Container, MatchKey, Pick};
 use super::program;
 use super::ruleset::{Drawing, Ruleset, Statics};
 use crate::kernel_family;
@@ -26,12 +26,12 @@ use crate::kernel_family;
 pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
     let mut ruleset = Ruleset::default();
     ruleset.common.statics = statics(desired.facts(family), family, options);
-    let ground = Ground {
+    let context = RenderContext {
         family: kernel_family(family),
         mark: options.mark,
     };
     for exposed in desired.exposures(family) {
-        ruleset.add(exposure(exposed, ground));
+        ruleset.add(exposure(exposed, context));
     }
     ruleset.sort();
     ruleset
@@ -47,21 +47,21 @@ pub fn statics(facts: &Facts, family: Family, options: Options) -> Statics {
     let mut rules = jumps();
     rules.extend(checks(family, facts));
     rules.extend(services(family, facts, options));
-    for (door, chain, inside, outside) in [
+    for (match_key, chain, inside, outside) in [
         (
-            Door::Address,
+            MatchKey::Address,
             names::EXTERNAL_LOCAL,
             Container::Inside,
             Container::Outside,
         ),
         (
-            Door::NodePort,
+            MatchKey::NodePort,
             names::NODEPORT_LOCAL,
             Container::NodePortInside,
             Container::NodePortOutside,
         ),
     ] {
-        let dispatch = |map| program::dispatch(family, door, map);
+        let dispatch = |map| program::dispatch(family, match_key, map);
         if let Some(pod) = facts
             .detector
             .as_ref()
@@ -131,11 +131,11 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
         Rule::new(names::REJECT, vec![reject]),
         Rule::new(
             names::SERVICE_CHECK,
-            program::dispatch(family, Door::Address, Container::NoEndpointServices),
+            program::dispatch(family, MatchKey::Address, Container::NoEndpointServices),
         ),
         Rule::new(
             names::FIREWALL_CHECK,
-            program::dispatch(family, Door::Address, Container::FirewallIps),
+            program::dispatch(family, MatchKey::Address, Container::FirewallIps),
         ),
         Rule::new(names::FIREWALL, firewall(family, drop)),
     ];
@@ -143,7 +143,7 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
     if let Some(mut expressions) = on_node_ports(family, facts) {
         expressions.extend(program::dispatch(
             family,
-            Door::NodePort,
+            MatchKey::NodePort,
             Container::NoEndpointNodePorts,
         ));
         rules.push(Rule::new(names::NODEPORT_CHECK, expressions));
@@ -152,7 +152,7 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
 }
 
 fn firewall(family: ferrule_kernel::Family, drop: Expr) -> Vec<Expr> {
-    let mut expressions = program::load_door(family, Door::Address);
+    let mut expressions = program::load_door(family, MatchKey::Address);
     let behind = match family {
         ferrule_kernel::Family::V4 => Reg::new(3),
         ferrule_kernel::Family::V6 => Reg::new(6),
@@ -208,14 +208,14 @@ fn services(family: ferrule_kernel::Family, facts: &Facts, options: Options) -> 
         expressions.extend(program::set_mark(options.mark));
         rules.push(Rule::new(names::SERVICES, expressions).comment(comment));
     }
-    let addresses = program::dispatch(family, Door::Address, Container::ServiceIps);
+    let addresses = program::dispatch(family, MatchKey::Address, Container::ServiceIps);
     rules.push(Rule::new(names::SERVICES, addresses));
     if let Some(expressions) = on_node_ports(family, facts) {
         // The nets say which of this machine's addresses; others in them are not ours to answer.
         let node_ports = [
             program::to_here().to_vec(),
             expressions,
-            program::dispatch(family, Door::NodePort, Container::ServiceNodePorts),
+            program::dispatch(family, MatchKey::NodePort, Container::ServiceNodePorts),
         ];
         rules.push(Rule::new(names::SERVICES, node_ports.concat()));
     }
@@ -244,10 +244,10 @@ fn nets(nets: &[IpNet]) -> Vec<Element> {
 }
 
 /// What one Service port puts into the table.
-pub fn exposure(exposure: &Exposure, ground: Ground) -> Drawing {
+pub fn exposure(exposure: &Exposure, context: RenderContext) -> Drawing {
     let mut sketch = Sketch {
         exposure,
-        ground,
+        context,
         protocol: crate::protocol_number(exposure.key.protocol),
         label: Comment::new(&exposure.key.to_string()),
         drawing: Drawing::default(),
@@ -267,7 +267,7 @@ pub fn exposure(exposure: &Exposure, ground: Ground) -> Drawing {
 
 struct Sketch<'a> {
     exposure: &'a Exposure,
-    ground: Ground,
+    context: RenderContext,
     protocol: u8,
     label: Comment,
     drawing: Drawing,
@@ -287,10 +287,10 @@ impl Sketch<'_> {
     }
 
     fn frontend(&mut self, frontend: &Frontend) {
-        let door = if frontend.ip.is_some() {
-            Door::Address
+        let match_key = if frontend.ip.is_some() {
+            MatchKey::Address
         } else {
-            Door::NodePort
+            MatchKey::NodePort
         };
         let key = self.key(frontend);
         if let (FrontendKind::ClusterIp, Some(ip)) = (frontend.kind, frontend.ip) {
@@ -300,7 +300,7 @@ impl Sketch<'_> {
             self.firewall(key);
         }
         let slots = Slots::arrange(self.exposure, frontend);
-        let endpoints = door.choose(Container::Endpoints, Container::NodePortEndpoints);
+        let endpoints = match_key.choose(Container::Endpoints, Container::NodePortEndpoints);
         // Those that clients stay with are named in chains.
         let numbered: &[_] = match self.exposure.affinity_seconds {
             None => &slots.endpoints,
@@ -310,12 +310,12 @@ impl Sketch<'_> {
             let value = Value::from(endpoint.ip).port(endpoint.port.get());
             self.put(endpoints, Element::value(key.number(slot), value));
         }
-        let none = door.choose(
+        let none = match_key.choose(
             Container::NoEndpointServices,
             Container::NoEndpointNodePorts,
         );
         let outside = match frontend.action {
-            Action::Balance(pool) => self.pick(door, &slots, pool, frontend),
+            Action::Balance(pool) => self.pick(match_key, &slots, pool, frontend),
             Action::Reject | Action::Drop => None,
         };
         if outside.is_none() {
@@ -325,9 +325,9 @@ impl Sketch<'_> {
             };
             self.lead(none, key, verdict);
         }
-        let services = door.choose(Container::ServiceIps, Container::ServiceNodePorts);
+        let services = match_key.choose(Container::ServiceIps, Container::ServiceNodePorts);
         let inside = match frontend.inside {
-            Some(Action::Balance(pool)) => self.pick(door, &slots, pool, frontend),
+            Some(Action::Balance(pool)) => self.pick(match_key, &slots, pool, frontend),
             _ => None,
         };
         let Some(inside) = inside else {
@@ -336,9 +336,9 @@ impl Sketch<'_> {
             }
             return;
         };
-        let (fork, insides, outsides) = match door {
-            Door::Address => (names::EXTERNAL_LOCAL, Container::Inside, Container::Outside),
-            Door::NodePort => (
+        let (fork, insides, outsides) = match match_key {
+            MatchKey::Address => (names::EXTERNAL_LOCAL, Container::Inside, Container::Outside),
+            MatchKey::NodePort => (
                 names::NODEPORT_LOCAL,
                 Container::NodePortInside,
                 Container::NodePortOutside,
@@ -359,7 +359,7 @@ impl Sketch<'_> {
     /// Leads to a chain that chooses from a pool; `None` if nothing is in it.
     fn pick(
         &mut self,
-        door: Door,
+        match_key: MatchKey,
         slots: &Slots<'_>,
         pool: Pool,
         frontend: &Frontend,
@@ -377,7 +377,7 @@ impl Sketch<'_> {
             return Some(Verdict::Goto(self.stay(pool, masquerade, time)));
         }
         let pick = Pick {
-            door,
+            match_key,
             first: u32::try_from(first).unwrap_or(u32::MAX),
             count,
             masquerade,
@@ -397,7 +397,7 @@ impl Sketch<'_> {
                 endpoints.push((endpoint, set.name.clone()));
                 self.drawing.sets.insert(set.name.clone(), set);
             }
-            let rules = program::stay(self.ground.family, &chain, self.protocol, &endpoints, time);
+            let rules = program::stay(self.context.family, &chain, self.protocol, &endpoints, time);
             self.drawing.chains.insert(chain.clone(), rules);
         }
         if !masquerade {
@@ -408,7 +408,7 @@ impl Sketch<'_> {
         let rules = vec![
             Rule::new(
                 Name::clone(&marking),
-                program::set_mark(self.ground.mark).into(),
+                program::set_mark(self.context.mark).into(),
             ),
             Rule::new(Name::clone(&marking), vec![goto]),
         ];

@@ -12,12 +12,12 @@ use ferrule_core::model::{Port, PortKey, Protocol, ServiceKey, TrafficPolicy};
 use ferrule_kernel::Family;
 use ferrule_kernel::nft::{Element, Field, MapData, Set, Value, Verdict};
 
-use super::diff::{Ground, Redrawn, Step};
-use super::names::{self, Container, Door, Pick};
+use super::diff::{Redrawn, RenderContext, Step};
+use super::names::{self, Container, MatchKey, Pick};
 use super::ruleset::{Drawing, Ruleset};
 use super::{program, render};
 
-const GROUND: Ground = Ground {
+const CONTEXT: RenderContext = RenderContext {
     family: Family::V4,
     mark: 0x4000,
 };
@@ -70,7 +70,7 @@ fn exposure(name: &str, frontends: &[Frontend], endpoints: &[Endpoint]) -> Expos
 }
 
 fn draw(exposure: &Exposure) -> Drawing {
-    render::exposure(exposure, GROUND)
+    render::exposure(exposure, CONTEXT)
 }
 
 fn of(drawing: &Drawing, container: Container) -> Vec<&Element> {
@@ -92,7 +92,7 @@ fn between(old: &[&Drawing], new: &[&Drawing]) -> Vec<Step> {
     for drawing in new {
         redrawn.add(None, Some((*drawing).clone()));
     }
-    redrawn.steps(&installed.common.shares, &installed.common.picks, GROUND)
+    redrawn.steps(&installed.common.shares, &installed.common.picks, CONTEXT)
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn an_interface_that_cannot_be_has_no_pods() {
 #[test]
 fn chains_are_named_after_what_they_choose_from() {
     let pick = Pick {
-        door: Door::NodePort,
+        match_key: MatchKey::NodePort,
         first: 2,
         count: 3.try_into().unwrap(),
         masquerade: true,

@@ -1,7 +1,7 @@
 //! The whole table as a file for `nft -f`, for people.
 //!
 //! In: desired state. Out: what [`Nftables`](super::Nftables) programs for it, word for word: the
-//! same drawing is told in `nft`'s words instead of being sent. Loading it replaces the table, and
+//! same objects are written in `nft`'s language instead of being sent. Loading it replaces the table, and
 //! a proxy that starts afterwards finds nothing to write.
 
 use std::collections::BTreeMap;
@@ -79,11 +79,11 @@ impl Sheet {
                     .flatten(),
             );
             elements.sort_by_key(|element| order(container, element));
-            let remarks: Vec<_> = elements
+            let comments: Vec<_> = elements
                 .iter()
-                .map(|element| remark(container, element, &owners))
+                .map(|element| comment(container, element, &owners))
                 .collect();
-            self.set(&set, &elements, &remarks)?;
+            self.set(&set, &elements, &comments)?;
         }
         if !wanted.sets.is_empty() {
             self.heading("Which clients stay with which endpoint. Packets fill these.");
@@ -98,7 +98,7 @@ impl Sheet {
         &mut self,
         set: &Set,
         elements: &[&Element],
-        remarks: &[Option<&str>],
+        comments: &[Option<&str>],
     ) -> Result<(), NoSyntax> {
         let (word, name) = (text::set_word(set), text::name(&set.name)?);
         self.line(1, &format!("{word} {name} {{"));
@@ -107,11 +107,11 @@ impl Sheet {
         }
         if !elements.is_empty() {
             self.line(2, "elements = {");
-            let remarks = remarks.iter().copied().chain(std::iter::repeat(None));
+            let comments = comments.iter().copied().chain(std::iter::repeat(None));
             let elements = text::elements(set, elements.iter().copied())?;
-            for (element, remark) in elements.iter().zip(remarks) {
-                match remark {
-                    Some(remark) => self.line(3, &format!("{element}, # {remark}")),
+            for (element, comment) in elements.iter().zip(comments) {
+                match comment {
+                    Some(comment) => self.line(3, &format!("{element}, # {comment}")),
                     None => self.line(3, &format!("{element},")),
                 }
             }
@@ -204,8 +204,8 @@ fn owners(wanted: &Ruleset) -> BTreeMap<&[u8], &str> {
         .collect()
 }
 
-/// Endpoints carry no remark in the kernel, where each would cost memory; in a file it is free.
-fn remark<'a>(
+/// Endpoints carry no comment in the kernel, where each would cost memory; in a file it is free.
+fn comment<'a>(
     container: Container,
     element: &Element,
     owners: &BTreeMap<&[u8], &'a str>,

@@ -14,7 +14,7 @@ pub use parse::parse;
 pub use table::{Flags, Spec, TABLE};
 pub use value::VersionFlag;
 
-use super::KUBERNETES_VERSION;
+use crate::version::{self, KUBERNETES as KUBERNETES_VERSION};
 
 /// The name in usage and messages; scripts and people know the program by it.
 pub const PROGRAM: &str = "kube-proxy";
@@ -62,13 +62,10 @@ impl Flags {
 
 /// Begins like kube-proxy's, and goes on with ourselves.
 fn raw_version() -> String {
-    let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.');
-    let mut part = || parts.next().unwrap_or_default();
+    let (major, minor) = version::major_and_minor();
     format!(
-        "version.Info{{Major:\"{}\", Minor:\"{}\", GitVersion:\"{KUBERNETES_VERSION}\", \
+        "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{KUBERNETES_VERSION}\", \
          Program:\"{}\", ProgramVersion:\"{}\", Platform:\"{}/{}\"}}\n",
-        part(),
-        part(),
         env!("CARGO_PKG_NAME"),
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,

@@ -47,18 +47,8 @@ pub enum Gate {
     LoggingBetaOptions,
     /// First lists arrive as a stream.
     WatchListClient,
-    /// Histograms carry native buckets.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "text exposition has no native histograms")
-    )]
-    NativeHistograms,
     /// Mode `ipvs` may be chosen (a name of the next release, on unless switched off).
     KubeProxyIPVS,
-    /// nftables answers NodePorts on localhost (a name of the next release, off unless switched
-    /// on).
-    #[cfg_attr(not(test), expect(dead_code, reason = "the nftables dataplane asks"))]
-    KubeProxyNFTablesLocalhostNodePorts,
 }
 
 impl Gate {
@@ -70,9 +60,7 @@ impl Gate {
             Self::LoggingAlphaOptions => "LoggingAlphaOptions",
             Self::LoggingBetaOptions => "LoggingBetaOptions",
             Self::WatchListClient => "WatchListClient",
-            Self::NativeHistograms => "NativeHistograms",
             Self::KubeProxyIPVS => "KubeProxyIPVS",
-            Self::KubeProxyNFTablesLocalhostNodePorts => "KubeProxyNFTablesLocalhostNodePorts",
         }
     }
 
@@ -352,7 +340,8 @@ mod tests {
         ])
         .unwrap();
         assert!(gates.is_on(Gate::LoggingAlphaOptions));
-        assert!(!gates.is_on(Gate::NativeHistograms));
+        let native = gates.iter().find(|(name, ..)| *name == "NativeHistograms");
+        assert!(native.is_some_and(|(.., on)| !on));
         assert!(gates.is_on(Gate::ComponentFlagz));
         assert!(!gates.is_on(Gate::ComponentStatusz));
         assert!(gates.is_on(Gate::AllowServiceExternalIPs));
@@ -361,7 +350,6 @@ mod tests {
     #[test]
     fn gates_of_the_next_release_have_a_value_before_they_are_named() {
         assert!(Gates::default().is_on(Gate::KubeProxyIPVS));
-        assert!(!Gates::default().is_on(Gate::KubeProxyNFTablesLocalhostNodePorts));
         let (gates, _) = apply(&[("KubeProxyIPVS", false)]).unwrap();
         assert!(!gates.is_on(Gate::KubeProxyIPVS));
     }

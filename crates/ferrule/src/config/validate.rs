@@ -8,11 +8,12 @@ use std::fmt;
 
 use ferrule_core::model::{Family, parse_cidr, parse_ip};
 
+use super::Config;
 use super::gates::{Gate, Gates};
 use super::go::{GoDuration, quote, split_host_port};
 use super::v1alpha1::{LoggingConfiguration, OutputRoutingOptions};
-use super::{Config, KUBERNETES_VERSION};
 use crate::modes::{self, Audit, Mode, Section};
+use crate::version;
 
 /// Everything that is wrong; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,9 +268,8 @@ fn hidden_metrics(config: &Config, found: &mut Found) {
 
 /// `1.35` for `v1.36.4`.
 fn previous_minor() -> String {
-    let mut parts = KUBERNETES_VERSION.trim_start_matches('v').split('.');
-    let major = parts.next().unwrap_or_default();
-    let minor: u32 = parts.next().and_then(|part| part.parse().ok()).unwrap_or(1);
+    let (major, minor) = version::major_and_minor();
+    let minor: u32 = minor.parse().unwrap_or(1);
     format!("{major}.{}", minor.saturating_sub(1))
 }
 

@@ -16,6 +16,7 @@ use crate::http::{RebindingServer, Role, ServerError};
 use crate::logging;
 use crate::metrics::{Build, Metrics};
 use crate::pages::{Pages, Versions};
+use crate::version;
 
 /// Both servers, while they stand.
 pub struct Servers {
@@ -123,10 +124,11 @@ const TOOLCHAIN: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 
 /// What the metrics say this program is.
 pub fn build() -> Build {
+    let (major, minor) = version::major_and_minor();
     Build {
-        major: "1",
-        minor: "36",
-        git_version: crate::config::KUBERNETES_VERSION,
+        major,
+        minor,
+        git_version: version::KUBERNETES,
         commit: "",
         date: "",
         compiler: TOOLCHAIN,

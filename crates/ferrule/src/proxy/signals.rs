@@ -37,7 +37,7 @@ impl Signals {
             _ = self.hang_up.recv() => ("SIGHUP", 129),
             _ = self.quit.recv() => ("SIGQUIT", 2),
         };
-        tracing::info!(signal = name, "Stopping; what is programmed stays");
+        tracing::info!(signal = name, "Received signal; stopping");
         ExitCode::from(code)
     }
 }

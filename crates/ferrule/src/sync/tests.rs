@@ -431,6 +431,8 @@ fn new_settings_and_an_external_change_cause_a_sync() {
         script.take_calls()[2..],
         [
             Call::Delta(Family::V4, vec![key("a")], vec![]),
+            // What holds on the node changed for both.
+            Call::Delta(Family::V6, vec![], vec![]),
             Call::Full(Family::V6, vec![])
         ]
     );

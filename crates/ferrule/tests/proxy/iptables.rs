@@ -141,10 +141,10 @@ fn in_mode_iptables_our_own_changes_raise_no_doubt() {
         words("ip6tables-nft -t nat -F KUBE-SERVICES");
         let doubt = |family: &str| {
             let log = proxy.log();
-            let mut lines = log.lines().filter(|line| line.contains("Somebody changed"));
+            let mut lines = log.lines().filter(|line| line.contains("External change"));
             lines.any(|line| line.contains(family))
         };
-        until("the change of somebody else is heard", || {
+        until("the external change is noticed", || {
             doubt("IPv6").then_some(())
         });
         assert!(!doubt("IPv4"), "{}", proxy.log());
@@ -256,11 +256,11 @@ fn in_mode_iptables_one_refused_service_is_named_and_all_others_are_programmed()
         assert!(!rules.contains("shop/checkout"), "{rules}");
         assert!(rules.contains("shop/catalog") && rules.contains("kube-system/dns"));
         let log = proxy.log();
-        let told = log
+        let reported = log
             .lines()
-            .find(|line| line.contains("refuses this Service"));
-        let told = told.unwrap_or_else(|| panic!("not told:\n{log}"));
-        assert!(told.contains("shop/checkout:https"), "{told}");
+            .find(|line| line.contains("Kernel refused the rules of a Service port"));
+        let reported = reported.unwrap_or_else(|| panic!("not reported:\n{log}"));
+        assert!(reported.contains("shop/checkout:https"), "{reported}");
     });
 }
 
@@ -303,7 +303,7 @@ fn in_mode_iptables_a_family_without_programs_does_not_stop_the_other() {
         let some = only(&["iptables", "iptables-save", "iptables-restore"]);
         let proxy = start(&examples(), &[], &[("PATH", some.path())]);
         let log = proxy.log();
-        assert!(log.contains("This family is not programmed"), "{log}");
+        assert!(log.contains("Not programming this IP family"), "{log}");
         assert!(log.contains("cannot run ip6tables"), "{log}");
         assert!(run("iptables-save", &[]).contains("shop/checkout"));
     });

@@ -1,6 +1,6 @@
 //! What to look for in flows, as far as the kernel can be trusted with it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use super::flow::{Flow, Tuple, attr};
 use crate::Family;
@@ -121,27 +121,13 @@ impl Filter {
             && self.reply.matches(&flow.reply)
     }
 
-    /// A filter that no flow matches, with all that a tuple needs.
-    pub(super) fn nobody() -> Self {
-        let unspecified = Some(Ipv4Addr::UNSPECIFIED.into());
-        Self {
-            original: Match {
-                source: unspecified,
-                destination: unspecified,
-                source_port: Some(0),
-                destination_port: Some(0),
-            },
-            ..Self::protocol(Family::V4, UDP)
-        }
-    }
-
-    /// The part of it that the kernel is sure to understand, and whether that is all of it.
+    /// The part of it that the kernel is sure to understand.
     ///
     /// Three things in Linux up to at least 6.18 are left to us (`net/netfilter/
     /// nf_conntrack_netlink.c`): addresses of IPv6 match the flows that do not have them, ports
     /// match only for TCP and UDP, and unless `replies` the conditions on answers are read as
     /// those on the first packet are flagged.
-    pub(super) fn understood(&self, replies: bool) -> (Self, bool) {
+    pub(super) fn understood(&self, replies: bool) -> Self {
         let mut part = *self;
         if !replies {
             part.reply = Match::default();
@@ -155,7 +141,7 @@ impl Filter {
                 (side.source_port, side.destination_port) = (None, None);
             }
         }
-        (part, part == *self)
+        part
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {

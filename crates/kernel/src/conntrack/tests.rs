@@ -33,29 +33,25 @@ fn described(flow: &Flow) -> Vec<u8> {
     writer.bytes().to_vec()
 }
 
-/// A conversation with a kernel that can do this.
-fn start_with(abilities: Abilities) -> (Script, Conntrack<Recorder>) {
+/// A conversation with a kernel that understands conditions on answers, or not.
+fn start_with(replies: bool) -> (Script, Conntrack<Recorder>) {
     let script = Script::default();
-    let refuse = |errno| Answer::Refuse { message: 0, errno };
-    let (mut conntrack, asked) = (Conntrack::new(Recorder::new(script.clone())), &script);
-    if abilities.replies {
-        asked.answer(refuse(libc::EINVAL));
+    let mut conntrack = Conntrack::new(Recorder::new(script.clone()));
+    if replies {
+        script.answer(Answer::Refuse {
+            message: 0,
+            errno: libc::EINVAL,
+        });
     } else {
-        asked.agree();
+        script.agree();
     }
-    if !abilities.delete {
-        asked.answer(refuse(libc::ENOENT));
-    }
-    assert_eq!(conntrack.abilities().unwrap(), abilities);
-    assert_eq!(script.take_requests().len(), 2);
+    assert_eq!(conntrack.understands_replies().unwrap(), replies);
+    assert_eq!(script.take_requests().len(), 1);
     (script, conntrack)
 }
 
 fn start() -> (Script, Conntrack<Recorder>) {
-    start_with(Abilities {
-        replies: true,
-        delete: true,
-    })
+    start_with(true)
 }
 
 fn end_of_dump() -> Vec<u8> {
@@ -91,11 +87,11 @@ fn flows_that_were_not_asked_for_are_left_out() {
     let datagrams = vec![described(&flow()), end_of_dump()];
     script.answer(Answer::Replay(datagrams.clone()));
     let filter = Filter::protocol(Family::V4, 17);
-    let read = conntrack.flows(&filter).unwrap();
+    let read = conntrack.flows(&filter, |_| true).unwrap();
     assert_eq!((read.flows, read.complete), (vec![flow()], true));
     script.answer(Answer::Replay(datagrams));
     let filter = Filter::protocol(Family::V4, 6);
-    assert_eq!(conntrack.flows(&filter).unwrap().flows, []);
+    assert_eq!(conntrack.flows(&filter, |_| true).unwrap().flows, []);
 }
 
 #[test]
@@ -104,18 +100,11 @@ fn core_112_after_five_interruptions_what_was_read_must_do() {
     for _ in 0..5 {
         script.answer(Answer::Interrupt(vec![described(&flow())]));
     }
-    let read = conntrack.flows(&Filter::protocol(Family::V4, 17)).unwrap();
+    let read = conntrack
+        .flows(&Filter::protocol(Family::V4, 17), |_| true)
+        .unwrap();
     assert_eq!((read.flows, read.complete), (vec![flow()], false));
     assert_eq!(script.take_requests().len(), 5);
-}
-
-#[test]
-fn a_kernel_that_can_deletes_by_filter() {
-    let (script, mut conntrack) = start();
-    let filter = Filter::protocol(Family::V4, 17);
-    assert_eq!(conntrack.delete_matching(&filter).unwrap(), None);
-    assert_eq!(conntrack.delete_matching(&filter).unwrap(), None);
-    assert_eq!(script.take_requests().len(), 2);
 }
 
 #[test]
@@ -137,8 +126,7 @@ fn what_the_kernel_does_not_understand_is_not_left_to_it() {
         ..Filter::protocol(Family::V4, 132)
     };
     for filter in [by_address, by_port] {
-        // A dump, and nothing to delete after it.
-        assert_eq!(conntrack.delete_matching(&filter).unwrap(), Some(0));
+        assert_eq!(conntrack.flows(&filter, |_| true).unwrap().flows, []);
         let [request] = &script.take_requests()[..] else {
             panic!("one request")
         };
@@ -165,43 +153,46 @@ fn conditions_on_answers_are_left_only_to_a_kernel_that_understands_them() {
         },
         ..Filter::protocol(Family::V4, 17)
     };
-    let (script, mut conntrack) = start_with(Abilities {
-        replies: false,
-        delete: true,
-    });
-    script.answer(Answer::Replay(vec![described(&flow()), end_of_dump()]));
-    assert_eq!(conntrack.delete_matching(&filter).unwrap(), Some(0));
-    let (_, mut conntrack) = start();
-    assert_eq!(conntrack.delete_matching(&filter).unwrap(), None);
+    for replies in [false, true] {
+        let (script, mut conntrack) = start_with(replies);
+        script.answer(Answer::Replay(vec![described(&flow()), end_of_dump()]));
+        let read = conntrack.flows(&filter, |_| true).unwrap();
+        assert_eq!(read.flows, [], "another endpoint answers");
+        let request = script.take_requests().pop().unwrap();
+        let message = messages(&request).next().unwrap().unwrap();
+        let mut expected = Writer::new();
+        expected.raw(&header(Family::V4));
+        filter.understood(replies).write(&mut expected);
+        assert_eq!(message.body, expected.bytes());
+        assert_eq!(filter.understood(replies) == filter, replies);
+    }
 }
 
 #[test]
-fn for_a_kernel_that_does_not_flows_are_deleted_one_by_one() {
-    let (script, mut conntrack) = start_with(Abilities {
-        replies: true,
-        delete: false,
-    });
-    let mut dump = described(&flow());
-    dump.extend(described(&Flow { id: 78, ..flow() }));
-    dump.extend(end_of_dump());
-    script.answer(Answer::Replay(vec![dump]));
+fn flows_are_deleted_in_one_datagram_and_those_that_went_meanwhile_do_not_count() {
+    let (script, mut conntrack) = start();
     // One of the two went by itself meanwhile.
     script.answer(Answer::Refuse {
         message: 1,
         errno: libc::ENOENT,
     });
-    let filter = Filter::protocol(Family::V4, 17);
-    assert_eq!(conntrack.delete_matching(&filter).unwrap(), Some(1));
+    let flows = [flow(), Flow { id: 78, ..flow() }];
+    assert_eq!(conntrack.delete(&flows).unwrap(), 1);
     let last = script.take_requests().pop().unwrap();
     assert_eq!(messages(&last).count(), 2);
 }
 
 #[test]
-fn a_filter_without_conditions_deletes_nothing() {
+fn only_wanted_flows_are_kept() {
     let (script, mut conntrack) = start();
-    let result = conntrack.delete_matching(&Filter::all(Family::V6));
-    assert!(matches!(result, Err(RequestError::Malformed(_))));
-    assert!(script.take_requests().is_empty());
+    let mut dump = described(&flow());
+    dump.extend(described(&Flow { id: 78, ..flow() }));
+    dump.extend(end_of_dump());
+    script.answer(Answer::Replay(vec![dump]));
+    let filter = Filter::protocol(Family::V4, 17);
+    let read = conntrack.flows(&filter, |flow| flow.id == 78).unwrap();
+    let ids: Vec<_> = read.flows.iter().map(|flow| flow.id).collect();
+    assert_eq!(ids, [78]);
 }
 
 #[test]

@@ -14,9 +14,7 @@ use super::table::Table;
 use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, msg, rule, set, table};
 use super::value::Name;
 use crate::Family;
-use crate::wire::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE, NLM_F_REQUEST, Writer,
-};
+use crate::wire::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REQUEST, Writer};
 
 mod locate;
 #[cfg(test)]
@@ -162,14 +160,6 @@ impl Batch {
         self.step(msg::NEWRULE, NLM_F_CREATE, |writer, table| {
             rule.write(writer, table);
             writer.u64_be(rule::POSITION, handle);
-        })
-    }
-
-    /// Puts a rule in the place of another one of the same chain.
-    pub fn replace_rule(&mut self, handle: u64, rule: &Rule) -> usize {
-        self.step(msg::NEWRULE, NLM_F_REPLACE, |writer, table| {
-            rule.write(writer, table);
-            writer.u64_be(rule::HANDLE, handle);
         })
     }
 

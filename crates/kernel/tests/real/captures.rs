@@ -201,7 +201,7 @@ fn a_flow_is_understood_as_kept() {
         };
         let mut conntrack = Conntrack::new(Tap::open());
         conntrack.insert(&flow).unwrap();
-        conntrack.flows(&Filter::all(Family::V4)).unwrap();
+        conntrack.flows(&Filter::all(Family::V4), |_| true).unwrap();
         let now = pick(&conntrack.transport_mut().received, 0x100);
         let caption = "A UDP flow in zone 3 that was translated, as dumped by Linux 6.18.";
         captured("flow.hex", caption, &now);

@@ -63,18 +63,18 @@ fn prepare(family: Family) -> Conntrack {
 }
 
 fn count(conntrack: &mut Conntrack, filter: &Filter) -> usize {
-    let read = conntrack.flows(filter).unwrap();
+    let read = conntrack.flows(filter, |_| true).unwrap();
     assert!(read.complete);
     read.flows.len()
 }
 
-fn deleted_by_filter(family: Family) {
+fn found_and_deleted(family: Family) {
     in_namespace(move || {
         let mut conntrack = prepare(family);
         assert_eq!(count(&mut conntrack, &Filter::all(family)), 1001);
         assert_eq!(count(&mut conntrack, &Filter::protocol(family, UDP)), 1000);
         let filter = stale(family, 7);
-        let read = conntrack.flows(&filter).unwrap().flows;
+        let read = conntrack.flows(&filter, |_| true).unwrap().flows;
         assert_eq!(read.len(), 20);
         for read in &read {
             let client = read.original.source.port() - 1000;
@@ -85,30 +85,35 @@ fn deleted_by_filter(family: Family) {
             );
             assert_ne!(read.id, 0);
         }
-        conntrack.delete_matching(&filter).unwrap();
+        assert_eq!(conntrack.delete(&read).unwrap(), 20);
         assert_eq!(count(&mut conntrack, &filter), 0);
         assert_eq!(count(&mut conntrack, &Filter::all(family)), 981);
     });
 }
 
 #[test]
-fn flows_of_ipv4_are_found_and_deleted_by_filter() {
-    deleted_by_filter(Family::V4);
+fn flows_of_ipv4_are_found_by_filter_and_deleted() {
+    found_and_deleted(Family::V4);
 }
 
 #[test]
-fn flows_of_ipv6_are_found_and_deleted_by_filter() {
-    deleted_by_filter(Family::V6);
+fn flows_of_ipv6_are_found_by_filter_and_deleted() {
+    found_and_deleted(Family::V6);
 }
 
 #[test]
 fn flows_are_deleted_one_by_one_and_only_once() {
     in_namespace(|| {
         let mut conntrack = prepare(Family::V4);
-        let flows = conntrack.flows(&stale(Family::V4, 3)).unwrap().flows;
+        let flows = conntrack
+            .flows(&stale(Family::V4, 3), |_| true)
+            .unwrap()
+            .flows;
         assert_eq!(conntrack.delete(&flows).unwrap(), 20);
         assert_eq!(conntrack.delete(&flows).unwrap(), 0);
-        let all = conntrack.flows(&Filter::protocol(Family::V4, UDP)).unwrap();
+        let all = conntrack
+            .flows(&Filter::protocol(Family::V4, UDP), |_| true)
+            .unwrap();
         assert_eq!(conntrack.delete(&all.flows).unwrap(), 980);
         assert_eq!(count(&mut conntrack, &Filter::all(Family::V4)), 1);
     });
@@ -126,21 +131,12 @@ fn zones_are_kept_apart() {
             conntrack.insert(&flow).unwrap();
         }
         let filter = stale(Family::V4, 1);
-        let flows = conntrack.flows(&filter).unwrap().flows;
+        let flows = conntrack.flows(&filter, |_| true).unwrap().flows;
         assert_eq!(flows.len(), 2);
         let in_zone: Vec<_> = flows.into_iter().filter(|flow| flow.zone == 5).collect();
         assert_eq!(conntrack.delete(&in_zone).unwrap(), 1);
-        let rest = conntrack.flows(&filter).unwrap().flows;
+        let rest = conntrack.flows(&filter, |_| true).unwrap().flows;
         assert_eq!(rest.iter().map(|flow| flow.zone).collect::<Vec<_>>(), [0]);
-        // Deleting by filter is for all zones.
-        conntrack
-            .insert(&Flow {
-                zone: 6,
-                ..flow(Family::V4, 1)
-            })
-            .unwrap();
-        conntrack.delete_matching(&filter).unwrap();
-        assert_eq!(count(&mut conntrack, &filter), 0);
     });
 }
 
@@ -149,10 +145,16 @@ fn another_flow_with_the_same_tuple_is_spared() {
     in_namespace(|| {
         let mut conntrack = Conntrack::open().unwrap();
         conntrack.insert(&flow(Family::V4, 1)).unwrap();
-        let old = conntrack.flows(&stale(Family::V4, 1)).unwrap().flows;
+        let old = conntrack
+            .flows(&stale(Family::V4, 1), |_| true)
+            .unwrap()
+            .flows;
         assert_eq!(conntrack.delete(&old).unwrap(), 1);
         conntrack.insert(&flow(Family::V4, 1)).unwrap();
-        let new = conntrack.flows(&stale(Family::V4, 1)).unwrap().flows;
+        let new = conntrack
+            .flows(&stale(Family::V4, 1), |_| true)
+            .unwrap()
+            .flows;
         assert_eq!(new.len(), 1);
         if new[0].id != old[0].id {
             assert_eq!(conntrack.delete(&old).unwrap(), 0);

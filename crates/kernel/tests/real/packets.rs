@@ -231,7 +231,7 @@ fn balances(family: Family) {
         assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
         let mut conntrack = Conntrack::open().unwrap();
         let flows = conntrack
-            .flows(&Filter::protocol(family, TCP))
+            .flows(&Filter::protocol(family, TCP), |_| true)
             .unwrap()
             .flows;
         let translated = |flow: &&Flow| flow.status & Flow::DESTINATION_TRANSLATED != 0;

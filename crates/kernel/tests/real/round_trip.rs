@@ -175,7 +175,7 @@ fn a_snapshot_is_without_what_packets_put_there() {
 }
 
 #[test]
-fn a_rule_is_replaced_in_place_and_another_put_first() {
+fn a_rule_is_put_before_another_and_another_first() {
     in_namespace(|| {
         let family = Family::V4;
         let (_, mut nft) = written(family);
@@ -184,14 +184,13 @@ fn a_rule_is_replaced_in_place_and_another_put_first() {
         let old = old.unwrap();
         let new = ferrule_kernel::nft::Rule::new("masquerading", vec![]).comment("nothing");
         let mut batch = Batch::new(family, TABLE);
-        batch.replace_rule(old.handle, &new);
+        batch.insert_rule_before(old.handle, &new);
         let first = new.clone().comment("first");
         batch.insert_rule(&first);
         nft.commit(&batch).unwrap();
         let rules = objects(nft.rules(family, TABLE).unwrap());
         let of_chain: Vec<_> = rules.iter().filter(|r| r.chain == new.chain).collect();
-        assert_eq!(of_chain.len(), 3);
-        assert_eq!(of_chain[..2], [&first, &new]);
+        assert_eq!(of_chain[..3], [&first, &new, &old.object]);
     });
 }
 

@@ -1,4 +1,4 @@
-//! What is in the table and not wanted there: things of somebody else's, and our own of yesterday.
+//! What is in the table and not wanted there: external objects, and our own of yesterday.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::nftables::names::{self, Container, Pick};
 use crate::nftables::ruleset::Ruleset;
 
 /// Whether something in the table is not of our making.
-pub fn is_foreign(installed: &Snapshot, family: Family) -> bool {
+pub fn is_unusable(installed: &Snapshot, family: Family) -> bool {
     let chains: BTreeMap<Name, Chain> = names::chains()
         .into_iter()
         .map(|chain| (chain.name.clone(), chain))

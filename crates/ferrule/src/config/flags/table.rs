@@ -162,7 +162,7 @@ flags! {
         "Address of the health server. The default port is 10256.";
     "metrics-bind-address", metrics_bind_address: IpPort = IpPort(words("127.0.0.1:10249")),
         WithoutFile,
-        "Address of the metrics server. The default port is 10249.";
+        "Address of the metrics server.";
     "healthz-port", healthz_port: i32 = 10256, WithoutFile,
         "Port for a health address without one; 0 switches the health server off.";
     "metrics-port", metrics_port: i32 = 10249, WithoutFile,

@@ -2,7 +2,7 @@
 
 use super::table::{Scope, TABLE};
 use super::{Flags, Request, help, parse};
-use crate::config::KUBERNETES_VERSION;
+use crate::version::KUBERNETES as KUBERNETES_VERSION;
 
 fn flags(words: &[&str]) -> Flags {
     parse(words.iter().copied()).unwrap_or_else(|error| panic!("{words:?}: {error}"))

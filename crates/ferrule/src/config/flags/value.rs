@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use ferrule_core::model::parse_ip;
 
-use crate::config::KUBERNETES_VERSION;
 use crate::config::go::{
     GoDuration, Quantity, format_float32, parse_bool, parse_float32, parse_int32, parse_uint,
     quote, split_host_port,
 };
 use crate::config::v1alpha1::VModuleItem;
+use crate::version::KUBERNETES as KUBERNETES_VERSION;
 
 /// A flag's value, and whether the command line gave it.
 #[derive(Clone, Debug, PartialEq)]

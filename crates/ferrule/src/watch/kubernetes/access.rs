@@ -234,7 +234,7 @@ impl Access {
         config.root_cert_file = authority.map(PathBuf::from);
         // Our reflectors decide about trying again, and say so.
         config.default_retry = false;
-        // Tokens are our part: the library's goes on connections that notice less.
+        // Tokens are our part: the library reads their files less often, line ends included.
         let user = &mut config.auth_info;
         let token = match (user.token_file.take(), user.token.take()) {
             (Some(path), _) => Some(Token::open(PathBuf::from(path))?),

@@ -23,9 +23,7 @@ use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
 use super::proxy::Proxy;
 use super::{frames, route};
-
-/// The release of kube-proxy we stand in for.
-const REFERENCE: &str = "v1.36.4";
+use crate::version::KUBERNETES;
 
 /// So much of an answer waits at most on a connection to be taken in, each time the watch rests.
 /// Each watch has one.
@@ -194,7 +192,7 @@ impl Api {
         match tokio::task::spawn_blocking(make).await {
             Ok(Ok(link)) => self.with_link(|old| *old = link),
             Ok(Err(error)) => tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                err = &error as &dyn std::error::Error,
                 "Reloading the API client configuration failed; keeping the previous one"
             ),
             // The runtime is going down.
@@ -237,7 +235,7 @@ fn log_proxy(recipe: &Recipe) {
     if let Some((variable, error)) = &recipe.ignored {
         tracing::warn!(
             variable,
-            error = error as &dyn std::error::Error,
+            err = error as &dyn std::error::Error,
             server,
             "The environment names no usable proxy; connecting directly"
         );
@@ -314,6 +312,6 @@ fn user_agent() -> HeaderValue {
         other => other,
     };
     let own = env!("CARGO_PKG_VERSION");
-    let text = format!("kube-proxy/{REFERENCE} (linux/{architecture}) ferrule/{own}");
+    let text = format!("kube-proxy/{KUBERNETES} (linux/{architecture}) ferrule/{own}");
     HeaderValue::try_from(text).expect("versions and architectures are plain words")
 }

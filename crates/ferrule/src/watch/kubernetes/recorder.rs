@@ -145,7 +145,7 @@ async fn post(api: &Api, timings: &Timings, random: &mut Random, path: &str, jso
             return;
         }
         if remaining == 0 || !failure.is_passing() {
-            tracing::info!(error = failure.whole(), "Posting an event failed");
+            tracing::info!(err = failure.whole(), "Posting an event failed");
             return;
         }
         let delay = backoff.next(Instant::now(), timings, random);

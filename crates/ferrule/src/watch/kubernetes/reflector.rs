@@ -355,8 +355,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             tracing::info!(
                 resource = self.resource.name,
                 reason = failure.whole(),
-                "The API server does not support the field selector; listing and watching \
-                 without it"
+                "The API server does not support the field selector; continuing without it"
             );
         }
     }
@@ -432,11 +431,11 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         if let Some(asked) = failure.retry_after() {
             delay = delay.max(asked.min(LONGEST_RETRY_AFTER));
         }
-        let error = failure.whole();
-        if self.throttle.is_due(&error, now, timings) {
+        let err = failure.whole();
+        if self.throttle.is_due(&err, now, timings) {
             tracing::warn!(
                 resource = self.resource.name,
-                error,
+                err,
                 advice = failure.advice(self.resource, &self.api.host()),
                 retry_in = ?delay,
                 "List or watch failed; keeping the last known state"
@@ -481,8 +480,7 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 if !std::mem::replace(&mut self.logged_missing, true) {
                     tracing::warn!(
                         resource = self.resource.name,
-                        "The API server does not offer EndpointSlices; using core Endpoints, \
-                         which name one address family and no topology hints"
+                        "The API server does not offer EndpointSlices; using core Endpoints"
                     );
                 }
                 self.switch_to(&ENDPOINTS);
