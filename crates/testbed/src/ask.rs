@@ -71,7 +71,7 @@ pub struct Ask {
 }
 
 /// How long an answer may take. Only a failing test waits so long.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long nothing must come to count as silence: less than it takes TCP to ask again.
 const SILENCE: Duration = Duration::from_millis(250);
@@ -96,7 +96,7 @@ impl Ask {
 
     /// Asks, and waits for an answer.
     pub fn put(self, place: &Place) -> Answer {
-        Asked::begin(self, place).wait(PATIENCE)
+        Asked::begin(self, place).wait(TIMEOUT)
     }
 
     /// Asks again and again until a pod answers, with a longer timeout each time: on a busy machine
@@ -311,7 +311,7 @@ fn read_tcp(socket: &Socket) -> io::Result<Vec<u8>> {
     socket.peer_addr()?;
     let mut stream: TcpStream = socket.try_clone()?.into();
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = Vec::new();
     let mut byte = [0];
     while line.last() != Some(&b'\n') {

@@ -1,5 +1,5 @@
-//! A network namespace that lives as long as its value, and a thread in it that does what it is
-//! told.
+//! A network namespace that lives as long as its value, and a thread in it that runs what it is
+//! given.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
