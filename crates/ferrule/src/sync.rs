@@ -155,6 +155,17 @@ pub trait Lifecycle: Send {
 /// Trigger times kept while nothing can be programmed; more would tell nothing more.
 const MOST_TRIGGERS: usize = 10_000;
 
+/// How far a family has come since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    /// Nothing was attempted yet.
+    Waiting,
+    /// Every attempt failed.
+    Failed,
+    /// It was programmed once.
+    Programmed,
+}
+
 /// One family's dataplane and what it still has to do.
 struct Lane {
     family: Family,
@@ -165,8 +176,7 @@ struct Lane {
     triggers: Vec<SystemTime>,
     /// The first lists were complete, so there is something to program.
     begun: bool,
-    attempted: bool,
-    programmed: bool,
+    progress: Progress,
     /// The next sync must compare everything with the kernel.
     full: bool,
     /// Health checks must not run ahead of the rules they vouch for.
@@ -215,8 +225,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             delta: FamilyDelta::default(),
             triggers: Vec::new(),
             begun: false,
-            attempted: false,
-            programmed: false,
+            progress: Progress::Waiting,
             full: true,
             health: BTreeMap::new(),
         });
@@ -405,8 +414,9 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             lane.sync(context);
             any = true;
         }
-        let attempted = self.lanes.iter().all(|lane| lane.attempted);
-        if !self.ready && attempted && self.lanes.iter().any(|lane| lane.programmed) {
+        let all = || self.lanes.iter().map(|lane| lane.progress);
+        let attempted = all().all(|progress| progress != Progress::Waiting);
+        if !self.ready && attempted && all().any(|progress| progress == Progress::Programmed) {
             self.ready = true;
             self.lifecycle.ready();
         }
@@ -443,13 +453,14 @@ impl Lane {
         let begun = clock();
         let result = self.dataplane.apply(&work);
         let ended = clock();
-        self.attempted = true;
         self.pace.finished(ended, result.is_ok(), full);
         if result.as_ref().is_err_and(ApplyError::has_waited) {
             self.pace.again(ended);
         }
-        if result.is_ok() && !self.programmed {
-            self.programmed = true;
+        if result.is_err() {
+            self.progress = self.progress.max(Progress::Failed);
+        } else if self.progress != Progress::Programmed {
+            self.progress = Progress::Programmed;
             // Before anybody learns that it is programmed: who does may rely on it being guarded.
             lifecycle.programmed(self.family, self.dataplane.watch());
         }

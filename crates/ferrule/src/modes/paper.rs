@@ -49,7 +49,6 @@ impl Dataplane for Paper {
 
 fn lines(desired: &Desired, family: Family) -> String {
     let exposures = desired.exposures(family).into_iter();
-    exposures
-        .map(|exposure| format!("{}\n", exposure.key))
-        .collect()
+    let keys: Vec<_> = exposures.map(|exposure| exposure.key.to_string()).collect();
+    keys.join("\n") + "\n"
 }
