@@ -1,6 +1,6 @@
 //! Small clusters in few words, for the tests of every crate.
 //!
-//! In: [`objects`], put one after another. Out: what is desired, and what changed.
+//! In: `objects`, put one after another. Out: what is desired, and what changed.
 //!
 //! A helper that fails panics, because that is how tests fail. Other crates reach this module
 //! through `ferrule-testbed`; nothing that is shipped has it.

@@ -5,7 +5,7 @@
 //! how tests fail.
 //!
 //! Needs the right to make network namespaces and the program `ip`. An ordinary user has that right
-//! in a user namespace: there a test that nextest runs begins again ([`rights`]). Where that is not
+//! in a user namespace: there a test that nextest runs begins again (`rights.rs`). Where that is not
 //! allowed either, tests say so; where `CI` is set they fail then.
 #![expect(
     clippy::unwrap_used,
