@@ -195,7 +195,7 @@ impl World {
             let mut dataplane = open()?;
             program(&mut dataplane, &desired, Scope::Full)?;
             let fresh = (0..fresh).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
-            let watchers = dataplane.watch()?;
+            let watchers = dataplane.watch();
             Ok((dataplane, fresh, watchers))
         })??;
         watchers.into_iter().for_each(listen);

@@ -40,12 +40,8 @@ pub trait Dataplane: Send {
     fn remove(&mut self) -> Result<Applied, ApplyError>;
 
     /// Watchers for external changes to what is programmed. Asked for after the first success:
-    /// before it everything is as others left it, and notifications of the first, large
-    /// transaction cost much.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>>;
+    /// before it nothing is ours, and notifications of the first, large transaction cost much.
+    fn watch(&self) -> Vec<Box<dyn Watcher>>;
 }
 
 /// Notices external changes to what a dataplane programmed.

@@ -1,7 +1,7 @@
 //! Notices external changes to our rules by the kernel's notifications.
 //!
-//! Listening has a price: the kernel then describes every element of every transaction. Open a
-//! listener after the first programming, which is the one large transaction.
+//! Listening has a price: the kernel then describes every element of every transaction. Open
+//! listeners after the first programming of all families, which are the large transactions.
 
 use std::fmt;
 use std::io;
@@ -19,30 +19,27 @@ pub struct Listener {
     own: u32,
     tables: &'static [&'static str],
     concerns: Box<dyn Fn(&Change) -> bool + Send>,
-    /// `None` after a failure: what happened since was reported to nobody.
+    /// `None` after a failure: what happened since was noticed by nobody.
     watch: Option<Watch>,
 }
 
 impl Listener {
-    /// Listens in the network namespace of the calling thread, from now on. `own` is the port of
-    /// the socket whose changes are expected. Of changes to these tables those are reported that
-    /// `concerns` says yes to.
-    ///
-    /// # Errors
-    /// What the kernel said.
+    /// Listens in the network namespace of the calling thread, from now on, or from the first
+    /// [`Watcher::changed`] that succeeds. `own` is the port of the socket whose changes are
+    /// expected. Of changes to these tables those are reported that `concerns` says yes to.
     pub fn open(
         family: Family,
         own: u32,
         tables: &'static [&'static str],
         concerns: impl Fn(&Change) -> bool + Send + 'static,
-    ) -> io::Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             family,
             own,
             tables,
             concerns: Box::new(concerns),
-            watch: Some(Watch::external(own)?),
-        })
+            watch: Watch::external(own).ok(),
+        }
     }
 }
 

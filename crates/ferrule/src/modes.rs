@@ -109,7 +109,7 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Family(family) => family.fmt(f),
-            Self::Node => Ok(()),
+            Self::Node => f.write_str("IPv4+IPv6"),
         }
     }
 }

@@ -4,10 +4,12 @@
 
 use std::io::{self, Write as _};
 
+use ferrule_dataplane::error_chain;
 use ferrule_dataplane::host::Addresses;
 
 use crate::cli::RenderArgs;
 use crate::inspect::{self, ClusterView};
+use crate::print_error;
 use crate::watch::manifests;
 
 /// Reads, decides, draws, prints.
@@ -19,11 +21,21 @@ pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
     }
     let mode = config.mode();
     // They matter where `nodePortAddresses` is limited.
-    let local = Addresses::open()?.list();
+    let local = match Addresses::open() {
+        Ok(addresses) => addresses.list(),
+        Err(error) => {
+            let err = error_chain(&error);
+            print_error(&format!(
+                "warning: cannot list addresses of interfaces: {err}"
+            ));
+            Vec::new()
+        }
+    };
     let mut view = ClusterView::new(cluster, config.settings(&gates));
     view.take_in(manifests::read(&cluster.manifests, &cluster.node)?);
     let mut out = io::BufWriter::new(io::stdout().lock());
     for (number, family) in inspect::families(cluster).into_iter().enumerate() {
+        let text = (mode.render)(&view.desired, family, &config, &local)?;
         if number > 0 {
             writeln!(out)?;
         }
@@ -32,7 +44,6 @@ pub fn run(arguments: &RenderArgs) -> anyhow::Result<()> {
             out,
             "# {family} in mode {name} on node {node}, as ferrule programs it."
         )?;
-        let text = (mode.render)(&view.desired, family, &config, &local)?;
         out.write_all(text.as_bytes())?;
     }
     Ok(out.flush()?)

@@ -146,10 +146,12 @@ pub trait Lifecycle: Send {
     /// The Node is new or different.
     fn node(&mut self, node: &Node);
     /// A family is programmed for the first time. The watchers notice external changes from now on.
-    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>);
+    fn programmed(&mut self, family: Family, watchers: Vec<Box<dyn Watcher>>);
     /// Every family was attempted, and at least one is programmed. A family that cannot be
     /// programmed does not hold this up.
     fn ready(&mut self);
+    /// Every family is programmed.
+    fn complete(&mut self);
 }
 
 /// Trigger times kept while nothing can be programmed; more would tell nothing more.
@@ -183,6 +185,14 @@ struct Lane {
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
 }
 
+/// What the lifecycle was told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Milestone {
+    None,
+    Ready,
+    Complete,
+}
+
 /// What does not change while sync runs.
 pub struct Setup<O, L> {
     /// One per family that this host supports.
@@ -205,8 +215,7 @@ pub struct Sync<O, L> {
     observer: O,
     lifecycle: L,
     on_exit: OnExit,
-    /// [`Lifecycle::ready`] was called.
-    ready: bool,
+    reached: Milestone,
     /// Addresses of this machine's interfaces.
     local: Vec<IpAddr>,
     /// Which issues were reported last.
@@ -236,7 +245,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             observer: setup.observer,
             lifecycle: setup.lifecycle,
             on_exit: setup.on_exit,
-            ready: false,
+            reached: Milestone::None,
             local,
             issues_version: (0, 0),
         }
@@ -326,14 +335,14 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         }
     }
 
-    /// Takes other addresses of this machine. They matter where NodePorts answer on some only.
+    /// Takes other addresses of this machine. They matter where NodePorts answer on some only, and
+    /// these are others.
     fn readdress(&mut self, local: Vec<IpAddr>) {
-        self.local = local;
+        let old = std::mem::replace(&mut self.local, local);
         for lane in self.lanes.iter_mut().filter(|lane| lane.begun) {
-            if matches!(
-                self.desired.facts(lane.family).node_ports,
-                NodePorts::Within(_)
-            ) {
+            let node_ports = &self.desired.facts(lane.family).node_ports;
+            let chosen = |local: &[IpAddr]| node_ports.among(local, lane.family);
+            if matches!(node_ports, NodePorts::Within(_)) && chosen(&old) != chosen(&self.local) {
                 lane.pace.want();
             }
         }
@@ -397,31 +406,63 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             return false;
         }
         let mut any = false;
-        for lane in &mut self.lanes {
+        let mut first = Vec::new();
+        for number in 0..self.lanes.len() {
+            let lane = &mut self.lanes[number];
             let now = clock();
             if !lane.pace.is_due(now) {
                 continue;
             }
+            any = true;
             lane.full |= lane.pace.is_audit_due(now);
             // A sync that hangs must show, whatever caused it.
             self.observer.begun(lane.family);
-            let context = Context {
-                desired: &self.desired,
-                local: &self.local,
-                observer: &mut self.observer,
-                lifecycle: &mut self.lifecycle,
-            };
-            lane.sync(context);
-            any = true;
+            let attempt = lane.apply(&self.desired, &self.local);
+            if lane.progress == Progress::Programmed {
+                self.finish(number, &attempt);
+            } else {
+                first.push((number, attempt));
+            }
         }
-        let all = || self.lanes.iter().map(|lane| lane.progress);
-        let attempted = all().all(|progress| progress != Progress::Waiting);
-        if !self.ready && attempted && all().any(|progress| progress == Progress::Programmed) {
-            self.ready = true;
-            self.lifecycle.ready();
+        // Only now: once a family is guarded, the kernel describes all of another's first sync.
+        for (number, attempt) in first {
+            self.finish(number, &attempt);
         }
+        self.announce();
         any
     }
+
+    fn finish(&mut self, lane: usize, attempt: &Attempt) {
+        let context = Context {
+            desired: &self.desired,
+            local: &self.local,
+            observer: &mut self.observer,
+            lifecycle: &mut self.lifecycle,
+        };
+        self.lanes[lane].finish(attempt, context);
+    }
+
+    /// Tells the lifecycle how far all families together have come.
+    fn announce(&mut self) {
+        let all = || self.lanes.iter().map(|lane| lane.progress);
+        let programmed = |progress| progress == Progress::Programmed;
+        let attempted = all().all(|progress| progress != Progress::Waiting);
+        if self.reached < Milestone::Ready && attempted && all().any(programmed) {
+            self.reached = Milestone::Ready;
+            self.lifecycle.ready();
+        }
+        if self.reached == Milestone::Ready && all().all(programmed) {
+            self.reached = Milestone::Complete;
+            self.lifecycle.complete();
+        }
+    }
+}
+
+/// One call of a dataplane, and what became of it.
+struct Attempt {
+    full: bool,
+    took: Duration,
+    result: Result<Applied, ApplyError>,
 }
 
 /// What a lane needs for a sync.
@@ -433,30 +474,34 @@ struct Context<'a, O, L> {
 }
 
 impl Lane {
-    fn sync<O: Observer, L: Lifecycle>(&mut self, context: Context<'_, O, L>) {
+    fn apply(&mut self, desired: &Desired, local: &[IpAddr]) -> Attempt {
+        let begun = clock();
+        let scope = scope(self.full, &self.delta);
+        let result = self.dataplane.apply(&Work {
+            desired,
+            scope,
+            local,
+        });
+        let ended = clock();
+        self.pace.finished(ended, result.is_ok(), self.full);
+        if result.as_ref().is_err_and(ApplyError::has_waited) {
+            self.pace.again(ended);
+        }
+        Attempt {
+            full: self.full,
+            took: ended - begun,
+            result,
+        }
+    }
+
+    fn finish<O: Observer, L: Lifecycle>(&mut self, attempt: &Attempt, context: Context<'_, O, L>) {
         let Context {
             desired,
             local,
             observer,
             lifecycle,
         } = context;
-        let full = self.full;
-        let work = Work {
-            desired,
-            scope: if full {
-                Scope::Full
-            } else {
-                Scope::Delta(&self.delta)
-            },
-            local,
-        };
-        let begun = clock();
-        let result = self.dataplane.apply(&work);
-        let ended = clock();
-        self.pace.finished(ended, result.is_ok(), full);
-        if result.as_ref().is_err_and(ApplyError::has_waited) {
-            self.pace.again(ended);
-        }
+        let result = attempt.result.as_ref();
         if result.is_err() {
             self.progress = self.progress.max(Progress::Failed);
         } else if self.progress != Progress::Programmed {
@@ -466,9 +511,9 @@ impl Lane {
         }
         observer.synced(&Synced {
             family: self.family,
-            full,
-            took: ended - begun,
-            result: result.as_ref(),
+            full: attempt.full,
+            took: attempt.took,
+            result,
             triggers: if result.is_ok() { &self.triggers } else { &[] },
             totals: desired.totals(self.family),
         });
@@ -478,13 +523,27 @@ impl Lane {
             return;
         }
         if let Some(flows) = &mut self.flows {
+            let work = Work {
+                desired,
+                scope: scope(attempt.full, &self.delta),
+                local,
+            };
             clear_flows(flows, self.family, &work, observer);
         }
         self.full = false;
         self.delta = FamilyDelta::default();
         self.triggers.clear();
-        observer.health_checks(self.family, &self.health, desired.facts(self.family), local);
+        let facts = desired.facts(self.family);
+        observer.health_checks(self.family, &self.health, facts, local);
         self.health.clear();
+    }
+}
+
+const fn scope(full: bool, delta: &FamilyDelta) -> Scope<'_> {
+    if full {
+        Scope::Full
+    } else {
+        Scope::Delta(delta)
     }
 }
 

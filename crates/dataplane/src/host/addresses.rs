@@ -17,8 +17,10 @@ pub struct Addresses {
     watch: Watch,
     /// With the number of the interface: two may have the same address.
     known: BTreeSet<(IpAddr, u32)>,
-    /// Something was missed: they must be read again.
+    /// They must be read again: something was missed, or one of several alike is gone.
     stale: bool,
+    /// What was reported last.
+    reported: Vec<IpAddr>,
 }
 
 impl Addresses {
@@ -31,11 +33,14 @@ impl Addresses {
         // First: what changes while they are read is in one of the two.
         let watch = Watch::addresses()?;
         let known = read()?;
-        Ok(Self {
+        let mut addresses = Self {
             watch,
             known,
             stale: false,
-        })
+            reported: Vec::new(),
+        };
+        addresses.reported = addresses.list();
+        Ok(addresses)
     }
 
     /// The addresses, each once, sorted.
@@ -50,13 +55,12 @@ impl Addresses {
     /// # Errors
     /// What the kernel said. What was known is still known.
     pub fn changed(&mut self, timeout: Duration) -> io::Result<bool> {
-        let before = self.list();
         let timeout = if self.stale { Duration::ZERO } else { timeout };
         for event in self.watch.next(timeout)? {
             match event {
                 Event::Address(new) => drop(self.known.insert((new.address, new.link))),
-                Event::AddressGone(old) => drop(self.known.remove(&(old.address, old.link))),
-                Event::Missed => self.stale = true,
+                // An interface may have it once more, with another prefix or another peer.
+                Event::AddressGone(_) | Event::Missed => self.stale = true,
                 Event::Link(_) | Event::LinkGone(_) => {}
             }
         }
@@ -64,7 +68,10 @@ impl Addresses {
             self.known = read()?;
             self.stale = false;
         }
-        Ok(self.list() != before)
+        let now = self.list();
+        let changed = now != self.reported;
+        self.reported = now;
+        Ok(changed)
     }
 }
 

@@ -262,7 +262,7 @@ impl Dataplane for Iptables {
         Ok(Applied::steps(sent.steps))
     }
 
-    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+    fn watch(&self) -> Vec<Box<dyn Watcher>> {
         self.tables.watch()
     }
 }

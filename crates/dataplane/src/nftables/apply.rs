@@ -101,7 +101,7 @@ impl<T: Transport> Nftables<T> {
         let family = kernel_family(self.family);
         let mut interim_steps = None;
         let mut attempt = 1;
-        let (made, written) = loop {
+        let (mut applied, written) = loop {
             let installed = self.nft.snapshot(family, TABLE).map_err(unread)?;
             // A process that writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
@@ -124,13 +124,13 @@ impl<T: Transport> Nftables<T> {
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
-        let mut steps = made + interim_steps.unwrap_or_default();
+        applied.steps += interim_steps.unwrap_or_default();
         if self.interim {
-            steps += self.delete(&names::interim())?;
+            applied.steps += self.delete(&names::interim())?;
             self.interim = false;
         }
         self.written = Some(written);
-        Ok(Applied::steps(steps))
+        Ok(applied)
     }
 
     /// Writes what differs.
@@ -140,17 +140,21 @@ impl<T: Transport> Nftables<T> {
         desired: &Desired,
         pass: Pass,
         generation: Option<u32>,
-    ) -> Result<(usize, Written), Failed> {
+    ) -> Result<(Applied, Written), Failed> {
         let wanted = render::ruleset(desired, self.family, self.options);
         let difference = diff::full(&installed, &wanted, self.context(), pass);
         drop(installed);
         let mut done = self.commit(difference.steps, generation)?;
+        let applied = Applied {
+            kept: done.kept.len(),
+            ..Applied::steps(done.made)
+        };
         done.kept.extend(difference.idle);
         let written = Written {
             common: wanted.common,
             retired: done.kept,
         };
-        Ok((done.made, written))
+        Ok((applied, written))
     }
 
     /// Writes everything, after some other steps.
@@ -159,7 +163,7 @@ impl<T: Transport> Nftables<T> {
         before: &[Step],
         desired: &Desired,
         generation: Option<u32>,
-    ) -> Result<(usize, Written), Failed> {
+    ) -> Result<(Applied, Written), Failed> {
         let family = kernel_family(self.family);
         let table = names::table();
         let mut batch = batch(before, family, &table);
@@ -173,7 +177,7 @@ impl<T: Transport> Nftables<T> {
             Ok(_) => {
                 let retired = BTreeSet::new();
                 let written = Written { common, retired };
-                Ok((batch.len(), written))
+                Ok((Applied::steps(batch.len()), written))
             }
             // They were not kept; the error needs the one that it is about.
             Err(error) => {
@@ -298,10 +302,10 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         self.delete(&names::table()).map(Applied::steps)
     }
 
-    fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+    fn watch(&self) -> Vec<Box<dyn Watcher>> {
         // All of the table is ours, so any change in it concerns us.
-        let listener = Listener::open(self.family, self.nft.port(), &[TABLE], |_| true)?;
-        Ok(vec![Box::new(listener)])
+        let listener = Listener::open(self.family, self.nft.port(), &[TABLE], |_| true);
+        vec![Box::new(listener)]
     }
 
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {

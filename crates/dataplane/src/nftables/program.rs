@@ -57,13 +57,13 @@ pub fn destination_in(family: Family, set: Container) -> [Expr; 2] {
 
 /// Passes packets of this match key that are in a map, to where it leads.
 pub fn dispatch(family: Family, match_key: MatchKey, map: Container) -> Vec<Expr> {
-    let mut program = load_door(family, match_key);
+    let mut program = load_key(family, match_key);
     program.push(lookup(map, Reg::FIRST, Found::Verdict));
     program
 }
 
-/// The registers that [`load_door`] fills.
-const fn door_words(family: Family, match_key: MatchKey) -> u8 {
+/// The registers that [`load_key`] fills.
+const fn key_registers(family: Family, match_key: MatchKey) -> u8 {
     match match_key {
         MatchKey::Address => words(family) + 2,
         MatchKey::NodePort => 2,
@@ -71,7 +71,7 @@ const fn door_words(family: Family, match_key: MatchKey) -> u8 {
 }
 
 /// Loads what tells packets of this match key apart.
-pub fn load_door(family: Family, match_key: MatchKey) -> Vec<Expr> {
+pub fn load_key(family: Family, match_key: MatchKey) -> Vec<Expr> {
     let ports = |from| {
         [
             Expr::protocol(Reg::new(from)),
@@ -274,7 +274,7 @@ pub fn pick(family: Family, pick: &Pick, mark: u32) -> Vec<Rule> {
 
 /// Translates to one of so many endpoints.
 fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
-    let mut program = load_door(family, pick.match_key);
+    let mut program = load_key(family, pick.match_key);
     let endpoints = pick
         .match_key
         .choose(Container::Endpoints, Container::NodePortEndpoints);
@@ -283,7 +283,7 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
             kind: NumgenKind::Random,
             modulus: count,
             offset: pick.first,
-            into: Reg::new(door_words(family, pick.match_key)),
+            into: Reg::new(key_registers(family, pick.match_key)),
         },
         lookup(endpoints, Reg::FIRST, Found::Value(Reg::FIRST)),
         translate(family, Reg::FIRST, Reg::new(words(family))),

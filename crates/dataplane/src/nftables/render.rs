@@ -152,7 +152,7 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
 }
 
 fn firewall(family: ferrule_kernel::Family, drop: Expr) -> Vec<Expr> {
-    let mut expressions = program::load_door(family, MatchKey::Address);
+    let mut expressions = program::load_key(family, MatchKey::Address);
     let behind = match family {
         ferrule_kernel::Family::V4 => Reg::new(3),
         ferrule_kernel::Family::V6 => Reg::new(6),

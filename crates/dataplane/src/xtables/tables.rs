@@ -3,8 +3,6 @@
 //! In: a function from what is installed to what to write. Out: what was sent, or a [`Failure`] that
 //! names the Service port at fault, as far as that is known.
 
-use std::io;
-
 use ferrule_core::model::Family;
 use ferrule_kernel::xt::{Flavour, Table, Version, Xt};
 
@@ -79,7 +77,7 @@ impl Tables {
     }
 
     /// Watchers for external changes to the tables.
-    pub fn watch(&self) -> io::Result<Vec<Box<dyn Watcher>>> {
+    pub fn watch(&self) -> Vec<Box<dyn Watcher>> {
         // Where the kernel sends no notifications, and for what happens before anybody listens.
         let (family, layout) = (self.family, self.layout);
         let canary = Canary::new(family, layout, self.xt.clone(), self.link.is_some());
@@ -88,10 +86,10 @@ impl Tables {
             let tables = &["mangle", "filter", "nat"];
             let listener = Listener::open(family, link.port(), tables, |change| {
                 concerns_us(layout, change)
-            })?;
+            });
             watchers.push(Box::new(listener));
         }
-        Ok(watchers)
+        watchers
     }
 
     /// Reads what is installed and writes what `plan` makes of it.

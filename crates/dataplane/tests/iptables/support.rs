@@ -113,7 +113,7 @@ impl Scene {
 
     /// What notices external changes in this way.
     pub fn watcher(&self, cadence: Cadence) -> Box<dyn Watcher> {
-        let all = self.dataplane.watch().unwrap().into_iter();
+        let all = self.dataplane.watch().into_iter();
         let mut fitting = all.filter(|watcher| watcher.cadence() == cadence);
         fitting.next().expect("there is one")
     }

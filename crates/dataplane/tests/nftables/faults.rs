@@ -344,7 +344,7 @@ fn nft_089_an_external_flush_is_noticed_and_repaired() {
         everything(&mut scene);
         scene.whole();
         let before = scene.snapshot();
-        let mut listener = scene.dataplane.watch().unwrap().pop().unwrap();
+        let mut listener = scene.dataplane.watch().pop().unwrap();
         run("nft", &["flush", "ruleset"]);
         assert!(listener.changed(Duration::from_secs(10)).unwrap());
         let moment = Duration::from_millis(50);

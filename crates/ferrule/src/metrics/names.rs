@@ -251,10 +251,10 @@ declare! {
     /// What we are.
     FERRULE_BUILD = "ferrule_build_info", Gauge, &["commit", "mode", "version"], All,
         "[ALPHA] The version of ferrule and the mode it runs in; always 1";
-    /// The size of the picture.
+    /// The size of the desired state.
     DESIRED_PORTS = "ferrule_desired_service_ports", Gauge, FAMILY, All,
         "[ALPHA] Service ports this node should serve";
-    /// The size of the picture.
+    /// The size of the desired state.
     DESIRED_ENDPOINTS = "ferrule_desired_endpoints", Gauge, FAMILY, All,
         "[ALPHA] Endpoints this node should send to, counted per Service port";
     /// What is wrong in the input.

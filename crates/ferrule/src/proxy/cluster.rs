@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use http::Method;
 use tokio::sync::mpsc;
 
-use super::servers::Fallen;
+use super::servers::ServerFailure;
 use crate::config::gates::Gate;
 use crate::config::options::Options;
 use crate::file_watch::FileWatch;
@@ -101,18 +101,18 @@ impl Cluster {
     }
 
     /// Tells the cluster why we end, and gives that a moment to arrive.
-    pub async fn last_words(&self, node_name: &str, fallen: Fallen) -> anyhow::Error {
+    pub async fn last_words(&self, node_name: &str, failure: ServerFailure) -> anyhow::Error {
         if let Some(recorder) = &self.recorder {
             recorder.record(&Report {
                 regarding: Regarding::Node(node_name.to_owned()),
                 severity: Severity::Warning,
-                reason: fallen.role.event_reason(),
+                reason: failure.role.event_reason(),
                 action: EVENT_ACTION,
-                note: fallen.error.to_string(),
+                note: failure.error.to_string(),
             });
             recorder.flush(LAST_WORDS).await;
         }
-        fallen.error.into()
+        failure.error.into()
     }
 }
 

@@ -43,17 +43,14 @@ impl Guard {
     }
 
     /// Guards a family from now on.
-    pub fn start(&self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
-        let watchers = watchers.unwrap_or_else(|error| {
-            warn(family, &error);
-            Vec::new()
-        });
+    pub fn start(&self, family: Family, watchers: Vec<Box<dyn Watcher>>) {
         for watcher in watchers {
             let (sync, period) = (self.sync.clone(), self.period.clone());
             let thread = thread::Builder::new().name("guard".to_owned());
             let spawned = thread.spawn(move || watch(watcher, family, &sync, &period));
             if let Err(error) = spawned {
-                warn(family, &error);
+                let err = error_chain(&error);
+                tracing::error!(ipFamily = %family, err, "Failed to start watching for external changes");
             }
         }
     }
@@ -98,11 +95,14 @@ fn watch(
     sync: &mpsc::Sender<Input>,
     period: &Period,
 ) {
+    let mut failing = false;
     loop {
         if watcher.cadence() == Cadence::Polled {
             period.wait();
         }
-        match changed(&mut *watcher) {
+        let result = changed(&mut *watcher);
+        let failed_before = std::mem::replace(&mut failing, result.is_err());
+        match result {
             Ok(false) => {}
             Ok(true) => {
                 info_v!(2, ipFamily = %family, "External change to our rules; resyncing");
@@ -111,7 +111,7 @@ fn watch(
                 }
             }
             Err(error) => {
-                warn(family, &error);
+                warn(family, &error, failed_before);
                 thread::sleep(RETRY);
             }
         }
@@ -137,7 +137,12 @@ fn changed(watcher: &mut dyn Watcher) -> io::Result<bool> {
     Ok(true)
 }
 
-fn warn(family: Family, error: &io::Error) {
+/// The first failure of a series is worth a warning.
+fn warn(family: Family, error: &io::Error, again: bool) {
     let err = error_chain(error);
-    tracing::warn!(ipFamily = %family, err, "Failed to watch for external changes to our rules");
+    if again {
+        info_v!(2, ipFamily = %family, err, "Failed to watch for external changes to our rules");
+    } else {
+        tracing::warn!(ipFamily = %family, err, "Failed to watch for external changes to our rules");
+    }
 }

@@ -241,7 +241,7 @@ impl Observer for Reporter {
                     tracing::warn!(%object, field, problem, "Ignored part of an object");
                 }
                 Severity::Note => {
-                    info_v!(2, %object, field, problem, "Found something odd in an object");
+                    info_v!(2, %object, field, problem, "Object has a questionable field");
                 }
             }
         }

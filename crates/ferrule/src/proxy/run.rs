@@ -40,7 +40,7 @@ use crate::health::proxy::ProxyHealth;
 use crate::health::services::ServiceHealth;
 use crate::logging;
 use crate::metrics::Metrics;
-use crate::modes::OnExit;
+use crate::modes::{OnExit, Part};
 use crate::sync::{Backend, Input, Limits, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
 
@@ -146,6 +146,7 @@ impl<'a> Program<'a> {
             observer: Reporter::new(metrics.clone(), health.clone(), service_health, recorder),
             lifecycle: Startup {
                 guard: Guard::new(sender.clone(), period.clone()),
+                families: families.clone(),
                 sweep: (!options.dry_run).then(|| Sweep::start(config.mode())),
                 checks: Checks::new(shared.clone(), families, cluster.fail.clone()),
                 metrics,
@@ -178,16 +179,20 @@ impl<'a> Program<'a> {
         })
     }
 
+    /// Runs until there is a reason to stop, and leaves the kernel as the mode wants it left.
+    async fn run_until_stopped(mut self, signals: Signals) -> anyhow::Result<ExitCode> {
+        let outcome = self.wait(signals).await;
+        self.stop_sync().await;
+        outcome
+    }
+
     /// Waits for a reason to stop.
-    async fn run_until_stopped(mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+    async fn wait(&mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
         let (orders, mut ordered) = mpsc::channel(1);
         let _following = follow_config(self.options, orders);
         loop {
             tokio::select! {
-                code = signals.next() => {
-                    self.stop_sync().await;
-                    return Ok(code);
-                }
+                code = signals.next() => return Ok(code),
                 failure = self.servers.failed() => {
                     return Err(self.cluster.last_words(&self.node_name, failure).await);
                 }
@@ -212,6 +217,10 @@ impl<'a> Program<'a> {
             // When it is gone already there is nothing to wait for.
             _ = self.sync.send(Input::Stop).await;
             ended(&self.thread).await;
+            if let Err(error) = (self.options.config.mode().remove)(Part::Node) {
+                let err = format!("{error:#}");
+                tracing::error!(err, "Failed to remove our rules before exit");
+            }
         };
         if tokio::time::timeout(REMOVAL, stopped).await.is_err() {
             tracing::error!(timeout = ?REMOVAL, "Timed out while removing our rules before exit");

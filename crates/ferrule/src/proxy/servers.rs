@@ -25,7 +25,7 @@ pub struct Servers {
 }
 
 /// A server that could not be opened though it must.
-pub struct Fallen {
+pub struct ServerFailure {
     pub role: Role,
     pub error: ServerError,
 }
@@ -70,10 +70,10 @@ impl Servers {
     }
 
     /// Waits for a failure that ends the process.
-    pub async fn failed(&mut self) -> Fallen {
-        async fn of(role: Role, server: Option<&mut RebindingServer>) -> Fallen {
+    pub async fn failed(&mut self) -> ServerFailure {
+        async fn of(role: Role, server: Option<&mut RebindingServer>) -> ServerFailure {
             match server {
-                Some(server) => Fallen {
+                Some(server) => ServerFailure {
                     role,
                     error: server.failed().await,
                 },
@@ -81,8 +81,8 @@ impl Servers {
             }
         }
         tokio::select! {
-            fallen = of(Role::ProxyHealth, self.health.as_mut()) => fallen,
-            fallen = of(Role::Metrics, self.metrics.as_mut()) => fallen,
+            failure = of(Role::ProxyHealth, self.health.as_mut()) => failure,
+            failure = of(Role::Metrics, self.metrics.as_mut()) => failure,
         }
     }
 }

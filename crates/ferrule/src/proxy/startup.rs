@@ -1,7 +1,6 @@
 //! What follows the first syncs: guarding, removing other modes' rules, checking settings, telling
 //! systemd.
 
-use std::io;
 use std::sync::Arc;
 
 use ferrule_core::model::{Family, Node};
@@ -19,6 +18,8 @@ use crate::systemd;
 pub struct Startup {
     /// Watches over what is programmed.
     pub guard: Guard,
+    /// The families that are programmed.
+    pub families: Vec<Family>,
     /// Removes other modes' rules; none with `--dry-run`.
     pub sweep: Option<Sweep>,
     /// Settings that cannot be right.
@@ -34,7 +35,7 @@ impl Lifecycle for Startup {
         self.checks.check(node);
     }
 
-    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
+    fn programmed(&mut self, family: Family, watchers: Vec<Box<dyn Watcher>>) {
         self.guard.start(family, watchers);
         if let Some(sweep) = &self.sweep {
             self.metrics.show_packets();
@@ -43,14 +44,22 @@ impl Lifecycle for Startup {
     }
 
     fn ready(&mut self) {
-        if let Some(sweep) = &self.sweep {
-            sweep.part(Part::Node);
-        }
         self.checks.check_without_node();
         if let Some(socket) = &self.systemd
             && let Err(error) = systemd::notify(socket, "READY=1")
         {
             tracing::warn!(socket, err = %error, "Failed to notify systemd of readiness");
+        }
+    }
+
+    fn complete(&mut self) {
+        if let Some(sweep) = &self.sweep {
+            // Families that this machine cannot program have nothing that could be kept up to date.
+            let unserved = Family::ALL.into_iter();
+            let unserved = unserved.filter(|family| !self.families.contains(family));
+            unserved.for_each(|family| sweep.part(Part::Family(family)));
+            // Another mode may have in one piece what it needs for both families.
+            sweep.part(Part::Node);
         }
     }
 }

@@ -116,12 +116,16 @@ impl Lifecycle for Diary {
         self.note(format!("checked {}", node.name));
     }
 
-    fn programmed(&mut self, family: Family, watchers: io::Result<Vec<Box<dyn Watcher>>>) {
-        self.note(format!("guarded {family} {}", watchers.is_ok()));
+    fn programmed(&mut self, family: Family, watchers: Vec<Box<dyn Watcher>>) {
+        self.note(format!("guarded {family} {}", watchers.is_empty()));
     }
 
     fn ready(&mut self) {
         self.note("ready".to_owned());
+    }
+
+    fn complete(&mut self) {
+        self.note("complete".to_owned());
     }
 }
 
@@ -541,6 +545,8 @@ fn a_family_that_cannot_be_programmed_keeps_nothing_from_the_other() {
     assert!(of("ready").is_some_and(|ready| ready > guarded));
     assert_eq!(diary.lines("guarded").len(), 1);
     assert_eq!(diary.lines("ready").len(), 1);
+    // What another mode needs for both families stays while one of them may still need it.
+    assert_eq!(diary.lines("complete").len(), 0);
 }
 
 #[test]
@@ -561,6 +567,7 @@ fn a_family_is_guarded_as_soon_as_it_is_programmed_and_once() {
         "the one that failed at first comes later"
     );
     assert_eq!(diary.lines("ready").len(), 1);
+    assert_eq!(diary.lines("complete").len(), 1);
 }
 
 #[test]
@@ -582,7 +589,12 @@ fn addresses_of_interfaces_come_with_the_work_and_cause_it_where_they_matter() {
         ..Settings::default()
     };
     let script = Script::default();
-    run_with(limited, &script, inputs());
+    let mut more = inputs();
+    // One that is not chosen causes nothing.
+    let other: IpAddr = "198.51.100.1".parse().unwrap();
+    let both = vec![local[0], other];
+    more.push(Next::Input(Input::Addresses(both)));
+    run_with(limited, &script, more);
     let again = [Call::Delta(Family::V4, vec![], vec![])];
     assert_eq!(script.take_calls()[2..], again);
     assert_eq!(script.local(), local);

@@ -50,7 +50,7 @@ fn one_change_in_many_notifications_is_one_resync() {
     let (sender, mut inputs) = mpsc::channel(8);
     let guard = Guard::new(sender, Period::new(LONG));
     let (watcher, _questions) = scripted(Cadence::Notified, [true, true, true, false, true]);
-    guard.start(Family::V6, Ok(vec![watcher]));
+    guard.start(Family::V6, vec![watcher]);
     for _ in 0..2 {
         let input = inputs.blocking_recv();
         assert!(matches!(input, Some(Input::Resync(Family::V6))));
@@ -65,7 +65,7 @@ fn a_polled_watcher_is_asked_once_per_period_and_a_shorter_one_holds_at_once() {
     let period = Period::new(Duration::from_hours(1));
     let guard = Guard::new(sender, period.clone());
     let (watcher, questions) = scripted(Cadence::Polled, [true]);
-    guard.start(Family::V4, Ok(vec![watcher]));
+    guard.start(Family::V4, vec![watcher]);
     let soon = Duration::from_millis(250);
     assert!(questions.recv_timeout(soon).is_err(), "an hour is long");
     period.set(Duration::from_millis(1));
@@ -82,7 +82,7 @@ fn a_watcher_ends_with_sync() {
     let (sender, inputs) = mpsc::channel(8);
     let guard = Guard::new(sender, Period::new(Duration::from_millis(1)));
     let (watcher, questions) = scripted(Cadence::Polled, []);
-    guard.start(Family::V4, Ok(vec![watcher]));
+    guard.start(Family::V4, vec![watcher]);
     questions.recv_timeout(LONG).unwrap();
     drop(inputs);
     while questions.recv_timeout(LONG).is_ok() {}
