@@ -1,12 +1,13 @@
 //! Small clusters, programmed into namespaces.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ferrule_core::facts::Settings;
 use ferrule_core::model::{Family, Protocol, Service, Slice};
 use ferrule_dataplane::nftables::{self, Nftables, Options};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
-use ferrule_kernel::nft::{Nft, Snapshot};
+use ferrule_kernel::nft::{Element, Nft, Snapshot};
 use ferrule_kernel::socket::{Socket, Transport};
 use ferrule_testbed::cluster::{self, Cluster, eps};
 pub use ferrule_testbed::cluster::{Objects, node};
@@ -145,23 +146,48 @@ impl<T: Transport + Send> Scene<T> {
         self.try_snapshot().unwrap()
     }
 
-    /// The same if there is one. Elements are sorted: the kernel has no order for them.
+    /// The same if there is one.
     pub fn try_snapshot(&self) -> Option<Snapshot> {
-        let mut snapshot = all_of_it(&mut (self.look)(), kernel(self.family))?;
-        for list in snapshot.elements.values_mut() {
-            list.sort_by_key(|element| (element.key, element.ends_range));
-        }
-        Some(snapshot)
+        all_of_it(&mut (self.look)(), kernel(self.family))
     }
 }
 
-/// The table with everything in it, also clients that stay.
+/// The table with everything in it, also clients that stay. Elements are sorted: the kernel has no
+/// order for them.
+///
+/// While the kernel enlarges a set, which it does on its own time after many elements came, a dump
+/// has some of them twice and others not at all. So it is read until it is the same twice.
 pub fn all_of_it(nft: &mut Nft, family: ferrule_kernel::Family) -> Option<Snapshot> {
-    let mut snapshot = nft.snapshot(family, TABLE).unwrap()?;
+    let mut snapshot = read_once(nft, family)?;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(1));
+        let former = std::mem::replace(&mut snapshot, read_once(nft, family)?);
+        if former.elements == snapshot.elements && !has_twins(&snapshot) {
+            break;
+        }
+    }
     for held in snapshot.sets.iter().filter(|held| held.object.dynamic) {
         let name = &held.object.name;
-        let clients = nft.elements(family, TABLE, name).unwrap();
+        let mut clients = nft.elements(family, TABLE, name).unwrap();
+        clients.sort_by_key(|element| (element.key, element.ends_range));
         snapshot.elements.insert(name.clone(), clients);
+    }
+    Some(snapshot)
+}
+
+fn has_twins(snapshot: &Snapshot) -> bool {
+    let mut lists = snapshot.elements.values();
+    lists.any(|list| {
+        let keys = |element: &Element| (element.key, element.ends_range);
+        list.windows(2).any(|pair| keys(&pair[0]) == keys(&pair[1]))
+    })
+}
+
+/// Without clients that stay.
+fn read_once(nft: &mut Nft, family: ferrule_kernel::Family) -> Option<Snapshot> {
+    let mut snapshot = nft.snapshot(family, TABLE).unwrap()?;
+    for list in snapshot.elements.values_mut() {
+        list.sort_by_key(|element| (element.key, element.ends_range));
     }
     Some(snapshot)
 }
