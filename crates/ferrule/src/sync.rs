@@ -185,7 +185,7 @@ struct Lane {
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
 }
 
-/// What the lifecycle was told last.
+/// What the lifecycle was notified of last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Milestone {
     None,
