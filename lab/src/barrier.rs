@@ -25,8 +25,10 @@ const ADDRESSES: [&str; 2] = ["10.96.255.1", "fd00:10:96::ff01"];
 const FIRST_PORT: u16 = 20000;
 /// Far more than a failed sync needs to be tried again.
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// A proxy that has not got there yet refuses or says nothing.
+/// A proxy that has not got there yet refuses or says nothing. A busy machine may need longer to
+/// answer than this at first: every silent try doubles the wait, up to the longest.
 const TRY: Duration = Duration::from_millis(60);
+const LONGEST_TRY: Duration = Duration::from_secs(2);
 /// A node that is about to go is not eligible for traffic; its health answer says so.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
@@ -95,12 +97,25 @@ impl Barrier {
                 Family::V6 => format!("[{}]:{port}", ADDRESSES[1]),
             }
             .parse()?;
-            let there = || match probe::once(Protocol::Tcp, to, TRY) {
-                Answer::Pod { port, .. } if port == endpoint => Some(()),
-                _ => None,
+            let (mut wait, mut last) = (TRY, None);
+            let there = || {
+                let answer = probe::once(Protocol::Tcp, to, wait);
+                if answer == Answer::Timeout {
+                    wait = (wait * 2).min(LONGEST_TRY);
+                }
+                let arrived = matches!(answer, Answer::Pod { port, .. } if port == endpoint);
+                last = Some(answer);
+                arrived.then_some(())
             };
-            let answer = world.place(node.name)?.run(|| os::poll(TIMEOUT, there))?;
-            answer.map_or_else(|| bail!("does not program {family:?} any more"), Ok)
+            let arrived = world.place(node.name)?.run(|| os::poll(TIMEOUT, there))?;
+            if arrived.is_some() {
+                return Ok(());
+            }
+            let last = last.map_or_else(String::new, |answer| answer.to_string());
+            bail!(
+                "does not program {family:?} any more: {to} last gave \"{last}\"\n{}",
+                world.log_end(node.name)
+            )
         });
         if let Err(error) = arrived {
             // A proxy that ended explains more than one that is silent.

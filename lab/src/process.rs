@@ -57,15 +57,15 @@ impl Process {
         let Some(status) = self.child.try_wait()? else {
             return Ok(());
         };
+        anyhow::bail!("{} ended with {status}; {}", self.name, self.log_end())
+    }
+
+    /// The last lines of its log, for an error.
+    pub fn log_end(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().rev().take(15).collect();
         let last: Vec<_> = lines.into_iter().rev().collect();
-        anyhow::bail!(
-            "{} ended with {status}; the end of {}:\n{}",
-            self.name,
-            self.log.display(),
-            last.join("\n")
-        )
+        format!("the end of {}:\n{}", self.log.display(), last.join("\n"))
     }
 
     /// Sends it a signal.

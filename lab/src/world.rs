@@ -207,15 +207,21 @@ impl World {
         })?
     }
 
-    /// Fails when a proxy ended that should run.
     /// Sends a signal to every proxy.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let mut proxies = self.proxies.values();
         proxies.try_for_each(|proxy| proxy.signal(signal))
     }
 
+    /// Fails when a proxy ended that should run.
     pub fn check(&mut self) -> Result<()> {
         self.proxies.values_mut().try_for_each(Process::check)
+    }
+
+    /// The last lines that a node's proxy logged, for an error.
+    pub fn log_end(&self, node: &str) -> String {
+        let proxy = self.proxies.get(node);
+        proxy.map_or_else(|| "no proxy runs".to_owned(), Process::log_end)
     }
 
     /// Where the proxies write.
