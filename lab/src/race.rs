@@ -79,6 +79,10 @@ pub struct Options {
     /// The program to race, built for release; by default the one beside this program.
     #[arg(long)]
     ferrule: Option<PathBuf>,
+    /// Another build of ferrule, which runs last and is called `before`: what a change cost shows
+    /// in the ratio.
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Makes table and plot anew from the figures of earlier races, and runs nothing.
     #[arg(long)]
     from: Vec<PathBuf>,
@@ -127,12 +131,8 @@ pub struct Contender {
     /// Its name and version.
     pub name: String,
     pub program: PathBuf,
-}
-
-impl Contender {
-    fn is_ferrule(&self) -> bool {
-        self.name == "ferrule"
-    }
+    /// Whether it is started as `ferrule proxy`.
+    pub is_ferrule: bool,
 }
 
 /// Builds what is missing, as long as there is a network outside of the lab.
@@ -206,9 +206,21 @@ fn contenders(options: &Options, tools: &Tools) -> Result<Vec<Contender>> {
             ),
             other => anyhow::bail!("{other} is none of ferrule, kube-proxy and newest"),
         };
-        Ok(Contender { name, program })
+        let is_ferrule = name == "ferrule";
+        Ok(Contender {
+            name,
+            program,
+            is_ferrule,
+        })
     };
-    options.programs.iter().map(find).collect()
+    let before = options.before.iter().map(|program| {
+        Ok(Contender {
+            name: "before".to_owned(),
+            program: program.clone(),
+            is_ferrule: true,
+        })
+    });
+    options.programs.iter().map(find).chain(before).collect()
 }
 
 struct Race {

@@ -76,7 +76,7 @@ impl Lane {
         let config = configuration(mode, &self.folder, &settings());
         std::fs::write(&file, serde_json::to_vec_pretty(&config)?)?;
         let mut command = os::command(&contender.program);
-        if contender.is_ferrule() {
+        if contender.is_ferrule {
             command.arg("proxy");
         }
         command
