@@ -16,8 +16,10 @@
 //! [`Work`]: crate::Work
 
 mod apply;
+mod batch;
 mod create;
 mod diff;
+mod isolate;
 mod names;
 mod program;
 mod render;

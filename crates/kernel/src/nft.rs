@@ -29,10 +29,11 @@ pub mod text;
 mod uapi;
 mod value;
 mod watch;
+mod writers;
 
 pub use batch::Batch;
 pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy, Rule};
-pub use commit::{BatchError, Commit};
+pub use commit::{BatchError, Commit, Fault};
 pub use compat::Extension;
 pub use element::{Element, Elements};
 pub use expr::{Expr, Reg};
@@ -41,6 +42,7 @@ pub use set::{Field, MapData, Set, Timeout};
 pub use table::Table;
 pub use value::{Comment, Data, Name, Value, Verdict};
 pub use watch::{Change, Event, Watch};
+pub use writers::{Mark, Writers};
 
 use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 
@@ -48,6 +50,7 @@ use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 #[derive(Debug)]
 pub struct Nft<T = Socket> {
     exchange: Exchange<T>,
+    writers: Writers,
 }
 
 /// One table with everything in it, all of one generation.
@@ -81,11 +84,26 @@ impl Nft {
 }
 
 impl<T: Transport> Nft<T> {
-    /// A conversation over this transport.
-    pub const fn new(transport: T) -> Self {
-        Self {
+    /// A conversation over this transport, in a group of its own.
+    pub fn new(transport: T) -> Self {
+        let nft = Self {
             exchange: Exchange::new(transport),
-        }
+            writers: Writers::default(),
+        };
+        nft.writers.add(nft.port());
+        nft
+    }
+
+    /// Makes it one of these writers: the program's other conversations take its changes for their
+    /// own.
+    pub fn join(&mut self, writers: &Writers) {
+        writers.add(self.port());
+        self.writers = writers.clone();
+    }
+
+    /// The group that it is in.
+    pub const fn writers(&self) -> &Writers {
+        &self.writers
     }
 
     /// The port by which notifications name the changes made here.
@@ -103,7 +121,36 @@ impl<T: Transport> Nft<T> {
     /// # Errors
     /// See [`BatchError`].
     pub fn commit(&mut self, batch: &Batch) -> Result<Commit, BatchError> {
-        commit::commit(&mut self.exchange, batch)
+        let done = commit::commit(&mut self.exchange, batch)?;
+        if !batch.is_empty() {
+            self.writers.committed();
+        }
+        Ok(done)
+    }
+
+    /// The present state of all rules, to be compared with a later one.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn mark(&mut self) -> Result<Mark, RequestError> {
+        let generation = self.generation()?.id;
+        Ok(self.mark_of(generation))
+    }
+
+    fn mark_of(&self, generation: u32) -> Mark {
+        let commits = self.writers.commits();
+        Mark {
+            generation,
+            commits,
+        }
+    }
+
+    /// Whether the program alone made what changed since then, in any table.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn is_since(&mut self, mark: Mark) -> Result<bool, RequestError> {
+        self.mark().map(|now| mark.leads_to(now))
     }
 
     /// The present generation.
@@ -277,24 +324,41 @@ impl<T: Transport> Nft<T> {
         family: Family,
         table: &str,
     ) -> Result<Option<Snapshot>, RequestError> {
+        self.marked_snapshot(family, table).map(|(read, _)| read)
+    }
+
+    /// The same with the state of all rules that it is of, also if there is no such table.
+    ///
+    /// # Errors
+    /// See [`Nft::snapshot`].
+    pub fn marked_snapshot(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<(Option<Snapshot>, Mark), RequestError> {
         let mut former = None;
         for _ in 0..ATTEMPTS {
             let generation = self.generation()?.id;
             let read = self.read_all(generation, family, table);
             let now = self.generation()?.id;
             if now == generation {
-                return read;
+                return Ok((read?, self.mark_of(now)));
             }
             // Parts of different generations may contradict each other in any way. But generations
             // count the changes of all tables: if this one reads the same twice, it was another.
-            let Ok(Some(mut read)) = read else {
+            let Ok(mut read) = read else {
                 former = None;
                 continue;
             };
-            read.generation = 0;
+            let date = |read: &mut Option<Snapshot>, generation| {
+                if let Some(read) = read {
+                    read.generation = generation;
+                }
+            };
+            date(&mut read, 0);
             if former.as_ref() == Some(&read) {
-                read.generation = now;
-                return Ok(Some(read));
+                date(&mut read, now);
+                return Ok((read, self.mark_of(now)));
             }
             former = Some(read);
         }

@@ -1,12 +1,13 @@
 //! Everything, from nothing.
 //!
-//! In: desired state. Out: [`Step`]s, one after the other as they are drawn, and what a later
+//! In: exposures and facts. Out: [`Step`]s, one after the other as they are drawn, and what a later
 //! delta must know. The elements of a large cluster would be most of the program's memory, so
 //! only a few of them exist at a time; whoever takes the steps keeps their bytes at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferrule_core::desired::Desired;
+use ferrule_core::desired::Exposure;
+use ferrule_core::facts::Facts;
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::{ChainKind, Element, Name};
 
@@ -21,8 +22,9 @@ use crate::kernel_family;
 const PIECE: usize = 256;
 
 /// Tells every step to `each`, in an order that the kernel accepts.
-pub fn create(
-    desired: &Desired,
+pub fn create<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    facts: &Facts,
     family: Family,
     options: Options,
     each: impl FnMut(Step),
@@ -31,7 +33,7 @@ pub fn create(
         family: kernel_family(family),
         mark: options.mark,
     };
-    let statics = render::statics(desired.facts(family), family, options);
+    let statics = render::statics(facts, family, options);
     let mut creation = Creation {
         each,
         context,
@@ -42,7 +44,7 @@ pub fn create(
         },
     };
     creation.frame();
-    for exposed in desired.exposures(family) {
+    for exposed in exposures {
         creation.add(render::exposure(exposed, context));
     }
     creation.finish()
@@ -73,7 +75,7 @@ struct Creation<F> {
 impl<F: FnMut(Step)> Creation<F> {
     /// What there is without any Service.
     fn frame(&mut self) {
-        (self.each)(Step::AddTable);
+        (self.each)(Step::CreateTable);
         let chains = names::chains().into_iter().map(Step::AddChain);
         let sets = Container::ALL.into_iter().map(Step::AddSet);
         chains.chain(sets).for_each(&mut self.each);

@@ -15,13 +15,15 @@ use super::ruleset::{Drawing, Ruleset, Shares, Statics};
 mod unused;
 
 use unused::Unused;
-pub use unused::is_unusable;
+pub use unused::{Strangers, strangers};
 
 /// One thing that is done to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Adds the table.
+    /// Adds the table, unless it is there.
     AddTable,
+    /// Adds the table, which is not there.
+    CreateTable,
     /// Deletes the table and everything in it.
     DeleteTable,
     /// Adds a set or map.
@@ -73,7 +75,7 @@ pub enum Pass {
     Again,
 }
 
-/// Only what differs. The table must not be [unusable](is_unusable).
+/// Only what differs. What is [strange](strangers) in the table must be removable.
 ///
 /// In the first pass, chains that nothing leads to are no difference: a restart writes nothing if
 /// nothing else changed meanwhile.

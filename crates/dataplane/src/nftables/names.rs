@@ -368,9 +368,14 @@ pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
     }
 }
 
+/// Whether a set of this name should be such a one.
+pub fn is_affinity_name(name: &str) -> bool {
+    name.starts_with(AFFINITY)
+}
+
 /// Whether this is such a set.
 pub fn is_affinity_set(set: &Set, family: Family) -> bool {
-    set.name.starts_with(AFFINITY)
+    is_affinity_name(&set.name)
         && set.key == [Field::address(family)]
         && set.data == MapData::None
         && set.dynamic

@@ -6,9 +6,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use ferrule_core::desired::{
-    Action, Desired, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool,
-};
+use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool};
 use ferrule_core::facts::{Facts, NodePorts};
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::expr::{Found, NAT_FULLY_RANDOM, Reject};
@@ -23,14 +21,19 @@ use super::ruleset::{Drawing, Ruleset, Statics};
 use crate::kernel_family;
 
 /// Everything that is to be in the table.
-pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
+pub fn ruleset<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    facts: &Facts,
+    family: Family,
+    options: Options,
+) -> Ruleset {
     let mut ruleset = Ruleset::default();
-    ruleset.common.statics = statics(desired.facts(family), family, options);
+    ruleset.common.statics = statics(facts, family, options);
     let context = RenderContext {
         family: kernel_family(family),
         mark: options.mark,
     };
-    for exposed in desired.exposures(family) {
+    for exposed in exposures {
         ruleset.add(exposure(exposed, context));
     }
     ruleset.sort();

@@ -21,7 +21,8 @@ use crate::kernel_family;
 /// # Errors
 /// The name of a Service, or of an interface, that `nft` cannot read. No API server accepts such.
 pub fn text(desired: &Desired, family: Family, options: Options) -> Result<String, NoSyntax> {
-    let wanted = render::ruleset(desired, family, options);
+    let exposures = desired.exposures(family).into_iter().map(|all| &**all);
+    let wanted = render::ruleset(exposures, desired.facts(family), family, options);
     let mut sheet = Sheet {
         family: kernel_family(family),
         text: String::new(),

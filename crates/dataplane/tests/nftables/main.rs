@@ -6,8 +6,10 @@
 )]
 
 mod elements;
+mod external;
 mod faults;
 mod flaky;
+mod isolation;
 mod layout;
 mod random;
 mod state;

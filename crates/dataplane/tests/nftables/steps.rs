@@ -13,7 +13,7 @@ use crate::support::*;
 use crate::twin::assert_alike;
 
 /// A Service of any number, with two endpoints.
-fn numbered(family: Family, number: u16) -> (Service, Slice) {
+pub fn numbered(family: Family, number: u16) -> (Service, Slice) {
     let name = format!("s{number}");
     let mut service = service(family, &name, 1);
     service.cluster_ips[family] = Some(match family {

@@ -212,11 +212,14 @@ fn elements() -> impl Strategy<Value = Element> {
     let time = || proptest::option::of((1..1_000_000_u64).prop_map(Duration::from_millis));
     let last = proptest::option::of(values().prop_map(Box::new));
     let comment = proptest::option::of("\\PC{0,40}");
-    (values(), last, any::<bool>(), data, time(), time(), comment).prop_map(
-        |(key, last, ends_range, data, timeout, expires, comment)| Element {
-            key,
+    let flags = any::<(bool, bool)>();
+    (values(), last, flags, data, time(), time(), comment).prop_map(
+        |(key, last, (ends_range, catch_all), data, timeout, expires, comment)| Element {
+            // Whatever stands for all keys has none.
+            key: if catch_all { Value::new() } else { key },
             last,
-            ends_range,
+            ends_range: ends_range && !catch_all,
+            catch_all,
             data,
             timeout,
             expires,
