@@ -10,6 +10,7 @@ mod faults;
 mod flaky;
 mod layout;
 mod random;
+mod sources;
 mod state;
 mod steps;
 mod support;

@@ -19,7 +19,17 @@ pub fn is_unusable(installed: &Snapshot, family: Family) -> bool {
         .into_iter()
         .map(|container| (container.name(), container))
         .collect();
-    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
+    let is_own = |name: &str| {
+        Pick::is_name(name)
+            || names::is_stay_chain(name)
+            || names::is_sources_chain(name)
+            || names::is_former_chain(name)
+    };
+    let is_own_set = |set: &Set| {
+        names::is_affinity_set(set, family)
+            || names::is_sources_set(set, family)
+            || names::is_former_set(set, family)
+    };
     let strange_chain = |chain: &Chain| match chains.get(&chain.name) {
         Some(ours) => ours.base != chain.base,
         None => chain.base.is_some() || !is_own(&chain.name),
@@ -32,7 +42,7 @@ pub fn is_unusable(installed: &Snapshot, family: Family) -> bool {
                 || set.key != ours.key
                 || set.data != ours.data
         }
-        None => !names::is_affinity_set(set, family),
+        None => !is_own_set(set),
     };
     installed.table.object.flags != 0
         || installed
