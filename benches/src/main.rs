@@ -17,6 +17,7 @@ mod floor;
 mod memory;
 mod nftables;
 mod paths;
+mod sources;
 mod spread;
 
 #[global_allocator]
@@ -33,15 +34,35 @@ const QUICK: nftables::Extent = nftables::Extent {
     changes: 400,
 };
 
+const FULL_SOURCES: sources::Extent = sources::Extent {
+    sizes: &[
+        (1, 1_000),
+        (1, 20_000),
+        (1, 100_000),
+        (100, 4),
+        (1_000, 4),
+        (5_000, 4),
+        (1_000, 20),
+    ],
+    wholes: 5,
+    changes: 200,
+};
+const QUICK_SOURCES: sources::Extent = sources::Extent {
+    sizes: &[(1, 1_000), (1, 20_000), (100, 4), (1_000, 4)],
+    wholes: 3,
+    changes: 50,
+};
+
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["core"] => core::run(&[100, 1_000, 10_000, 50_000], 7, 2_000),
         ["core", "--quick"] => core::run(&[100, 1_000, 10_000], 3, 500),
-        ["nftables"] => return code(nftables::run(&FULL).map_err(|error| error.to_string())),
-        ["nftables", "--quick"] => {
-            return code(nftables::run(&QUICK).map_err(|error| error.to_string()));
+        ["nftables"] => return code(nftables(&FULL, &FULL_SOURCES)),
+        ["nftables", "--quick"] => return code(nftables(&QUICK, &QUICK_SOURCES)),
+        ["sources"] => {
+            return code(sources::run(&FULL_SOURCES).map_err(|error| error.to_string()));
         }
         ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
         ["check"] => return code(check::run(false)),
@@ -49,13 +70,21 @@ fn main() -> std::process::ExitCode {
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
-                "usage: ferrule-bench core [--quick] | nftables [--quick] | memory \
+                "usage: ferrule-bench core [--quick] | nftables [--quick] | sources | memory \
                  | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;
         }
     }
     std::process::ExitCode::SUCCESS
+}
+
+fn nftables(extent: &nftables::Extent, sources: &sources::Extent) -> Result<(), String> {
+    let done = nftables::run(extent).and_then(|()| {
+        println!();
+        sources::run(sources)
+    });
+    done.map_err(|error| error.to_string())
 }
 
 fn code(result: Result<(), String>) -> std::process::ExitCode {

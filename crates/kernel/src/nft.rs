@@ -6,6 +6,7 @@
 //! How rules and sets are arranged is not decided here.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 use crate::Family;
@@ -70,7 +71,7 @@ pub struct Snapshot {
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
-/// How often a snapshot is begun again because of an external change meanwhile.
+/// How often a snapshot or a dump is begun again because it does not fit together.
 const ATTEMPTS: usize = 5;
 
 impl Nft {
@@ -289,8 +290,26 @@ impl<T: Transport> Nft<T> {
     /// The elements of a set, in no order.
     ///
     /// # Errors
-    /// See [`RequestError`]; a set that does not exist is one.
+    /// See [`RequestError`]; a set that does not exist is one. `Interrupted` if every dump has an
+    /// element twice.
     pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<Element>, RequestError> {
+        // A hash table that the kernel enlarges, on its own time after many elements came, is dumped
+        // with some elements twice and as many others not at all; nothing else tells.
+        for _ in 0..ATTEMPTS {
+            let elements = self.elements_once(family, table, set)?;
+            if !has_twins(&elements) {
+                return Ok(elements);
+            }
+        }
+        Err(RequestError::Interrupted)
+    }
+
+    fn elements_once(
         &mut self,
         family: Family,
         table: &str,
@@ -413,6 +432,17 @@ impl<T: Transport> Nft<T> {
             },
         )
     }
+}
+
+/// Whether an element is there twice. Numbers instead of keys, because there may be very many.
+fn has_twins(elements: &[Element]) -> bool {
+    let hasher = RandomState::new();
+    let mut numbers: Vec<u64> = elements
+        .iter()
+        .map(|element| hasher.hash_one((&element.key, &element.last, element.ends_range)))
+        .collect();
+    numbers.sort_unstable();
+    numbers.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 fn header(writer: &mut Writer, family: u8) {

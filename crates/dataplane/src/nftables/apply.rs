@@ -107,10 +107,7 @@ impl<T: Transport> Nftables<T> {
     }
 
     fn context(&self) -> RenderContext {
-        RenderContext {
-            family: kernel_family(self.family),
-            mark: self.options.mark,
-        }
+        RenderContext::new(self.family, self.options)
     }
 
     fn full(&mut self, desired: &Desired, pass: Pass) -> Result<Applied, ApplyError> {

@@ -29,6 +29,9 @@ pub fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table
         Step::AddSet(container) => batch.add_set(&container.set(family)),
         Step::AddOwnSet(set) => batch.add_set(set),
         Step::DeleteOwnSet(name) => batch.delete_set(name),
+        Step::AddOwn(name, elements) => batch.add_elements(name, elements),
+        Step::DeleteOwn(name, elements) => batch.delete_elements(name, elements),
+        Step::FlushOwn(name) => batch.flush_set(name),
         Step::AddChain(chain) => batch.add_chain(chain),
         Step::FlushChain(name) => batch.flush_chain(name),
         Step::AddRule(rule) => batch.add_rule(rule),
@@ -88,7 +91,11 @@ pub fn refused(error: BatchError, steps: &[Step]) -> ApplyError {
 
 /// What there is to say about one element of a step: whose it is, or its bytes.
 fn element_of(step: &Step, at: usize) -> Option<String> {
-    let (Step::Add(_, elements) | Step::Delete(_, elements)) = step else {
+    let (Step::Add(_, elements)
+    | Step::Delete(_, elements)
+    | Step::AddOwn(_, elements)
+    | Step::DeleteOwn(_, elements)) = step
+    else {
         return None;
     };
     let element = elements.get(at)?;

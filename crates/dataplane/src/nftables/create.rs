@@ -12,11 +12,10 @@ use ferrule_core::model::Family;
 use ferrule_kernel::nft::{ChainKind, Element, Name};
 
 use super::Options;
-use super::diff::{RenderContext, Step, add_chains, add_pick};
+use super::diff::{RenderContext, Step, add_chains, add_own_set, add_pick};
 use super::names::{self, Container};
 use super::render;
 use super::ruleset::{Common, Drawing};
-use crate::kernel_family;
 
 /// So many elements for one set are collected into one step.
 const PIECE: usize = 256;
@@ -29,10 +28,7 @@ pub fn create<'a>(
     options: Options,
     each: impl FnMut(Step),
 ) -> Common {
-    let context = RenderContext {
-        family: kernel_family(family),
-        mark: options.mark,
-    };
+    let context = RenderContext::new(family, options);
     let statics = render::statics(facts, family, options);
     let mut creation = Creation {
         each,
@@ -57,9 +53,13 @@ pub fn translation() -> impl Fn(&Step) -> bool {
         .filter(|chain| matches!(&chain.base, Some(base) if base.kind == ChainKind::Filter))
         .map(|chain| chain.name)
         .collect();
+    let refuses = move |chain: &Name| filters.contains(chain) || names::is_sources_chain(chain);
     move |step| match step {
-        Step::AddChain(chain) => !filters.contains(&chain.name),
-        Step::AddRule(rule) => !filters.contains(&rule.chain),
+        Step::AddChain(chain) => !refuses(&chain.name),
+        Step::AddRule(rule) => !refuses(&rule.chain),
+        // Who may use an address is not asked there, and the answer may be long.
+        Step::AddOwnSet(set) => !set.interval,
+        Step::AddOwn(..) | Step::Add(Container::FirewallIps, _) => false,
         _ => true,
     }
 }
@@ -91,7 +91,7 @@ impl<F: FnMut(Step)> Creation<F> {
                 self.common.picks.insert(pick);
             }
         }
-        let sets = drawing.sets.into_values().map(Step::AddOwnSet);
+        let sets = drawing.sets.into_values().flat_map(add_own_set);
         sets.for_each(&mut self.each);
         add_chains(&drawing.chains)
             .into_iter()

@@ -314,6 +314,7 @@ fn part(step: &Step, element: Option<usize>) -> Whose {
         Step::AddChain(chain) => Whose::Part(Part::Chain(chain.name.clone())),
         Step::AddRule(rule) => Whose::Part(Part::Chain(rule.chain.clone())),
         Step::AddOwnSet(set) => Whose::Part(Part::Set(set.name.clone())),
+        Step::AddOwn(set, _) => Whose::Part(Part::Set(set.clone())),
         _ => Whose::Nobody,
     }
 }

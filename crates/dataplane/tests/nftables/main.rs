@@ -12,6 +12,7 @@ mod flaky;
 mod isolation;
 mod layout;
 mod random;
+mod sources;
 mod state;
 mod steps;
 mod support;

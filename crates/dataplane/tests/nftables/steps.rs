@@ -177,10 +177,11 @@ fn nft_058_what_is_left_over_goes_in_the_same_transaction() {
     });
 }
 
+/// Those of Service ports, not of endpoints, and whether they have rules.
 fn stay_chains(scene: &Scene) -> Vec<(String, bool)> {
     let snapshot = scene.snapshot();
     let chains = snapshot.chains.iter().map(|held| &held.object.name);
-    let chains = chains.filter(|name| name.starts_with("stay-"));
+    let chains = chains.filter(|name| name.starts_with("stay-") && name.ends_with(".tcp"));
     chains
         .map(|name| {
             let mut rules = snapshot.rules.iter();

@@ -30,7 +30,17 @@ pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
         .into_iter()
         .map(|container| (container.name(), container))
         .collect();
-    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
+    let is_own = |name: &str| {
+        Pick::is_name(name)
+            || names::is_stay_chain(name)
+            || names::is_sources_chain(name)
+            || names::is_former_chain(name)
+    };
+    let is_own_set = |set: &Set| {
+        names::is_affinity_set(set, family)
+            || names::is_sources_set(set, family)
+            || names::is_former_set(set, family)
+    };
     let judge_chain = |chain: &Chain| match chains.get(&chain.name) {
         Some(ours) if ours.base != chain.base => Strangers::InTheWay,
         Some(_) => Strangers::None,
@@ -51,8 +61,8 @@ pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
                 Strangers::InTheWay
             }
         }
-        None if names::is_affinity_set(set, family) => Strangers::None,
-        None if names::is_affinity_name(&set.name) => Strangers::InTheWay,
+        None if is_own_set(set) => Strangers::None,
+        None if names::is_own_set_name(&set.name) => Strangers::InTheWay,
         None => Strangers::Removable,
     };
     if installed.table.object.flags != 0 {
