@@ -7,7 +7,7 @@ use std::path::Path;
 use super::support::*;
 
 /// As kubelet says which flavour it uses.
-fn hint(flavour: &str) {
+pub fn hint(flavour: &str) {
     let program = format!("iptables-{flavour}");
     run(&program, &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
 }
@@ -265,7 +265,7 @@ fn in_mode_iptables_one_refused_service_is_named_and_all_others_are_programmed()
 }
 
 /// A search path on which these programs are, and nothing else.
-fn only(programs: &[&str]) -> tempfile::TempDir {
+pub fn only(programs: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for program in programs {
         let found = run("sh", &["-c", &format!("command -v {program}")]);

@@ -8,6 +8,7 @@ mod flush;
 mod iptables;
 mod rules;
 mod support;
+mod sweep;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
