@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub use ferrule_testbed::{in_namespace, run};
+pub use ferrule_testbed::{in_namespace, leave_out, run};
 
 /// Far longer than anything takes; only a failing test waits so long.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -139,7 +139,8 @@ impl Proxy {
         Self::spawn(command, health, metrics)
     }
 
-    fn spawn(mut command: Command, health: SocketAddr, metrics: SocketAddr) -> Self {
+    /// Starts this command.
+    pub fn spawn(mut command: Command, health: SocketAddr, metrics: SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let child = command
