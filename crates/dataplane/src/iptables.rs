@@ -25,6 +25,7 @@ mod apply;
 mod isolate;
 mod layout;
 pub(crate) mod names;
+mod probe;
 mod render;
 mod statics;
 

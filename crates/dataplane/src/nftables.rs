@@ -19,6 +19,7 @@ mod apply;
 mod create;
 mod diff;
 mod names;
+mod probe;
 mod program;
 mod render;
 mod ruleset;
@@ -28,6 +29,7 @@ mod text;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::NoSyntax;
+pub use probe::open_supported;
 pub use text::text;
 
 /// What the administrator decides about the rules.

@@ -182,7 +182,7 @@ static NFTABLES: Mode = Mode {
     open: |config| {
         let options = config.nftables_options();
         Ok(Box::new(move |family| {
-            let opened = Nftables::open(family, options).map_err(explain)?;
+            let opened = nftables::open_supported(family, options).map_err(explain)?;
             Ok(Box::new(opened))
         }))
     },

@@ -337,7 +337,7 @@ fn batch(steps: &[Step], family: ferrule_kernel::Family, table: &Table) -> Batch
     batch
 }
 
-fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table: &Table) {
+pub(super) fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table: &Table) {
     match step {
         Step::AddTable => batch.add_table(table),
         Step::DeleteTable => batch.delete_table(),
