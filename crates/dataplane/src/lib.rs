@@ -21,6 +21,7 @@ pub mod iptables;
 pub mod ipvs;
 mod listen;
 pub mod nftables;
+mod probe;
 mod xtables;
 
 pub use dry_run::DryRun;

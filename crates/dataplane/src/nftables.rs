@@ -25,6 +25,7 @@ mod create;
 mod diff;
 mod isolate;
 mod names;
+mod probe;
 mod program;
 mod render;
 mod ruleset;
@@ -34,6 +35,7 @@ mod text;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::NoSyntax;
+pub use probe::open_supported;
 pub use text::text;
 
 /// What the administrator decides about the rules.

@@ -163,11 +163,12 @@ static IPTABLES: Mode = Mode {
             Ok(Box::new(opened.beside(&writers)))
         }))
     },
-    remove: |part| {
-        use io::ErrorKind::{NotFound, Unsupported};
-        // Nobody can have made rules without the program, or in a kernel without tables.
-        let open = |family| Iptables::open(family, iptables::Options::default());
-        remove_family(part, open, &[NotFound, Unsupported])
+    remove: |part| match part {
+        Part::Family(family) => iptables::remove(family).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => explain(error),
+            _ => anyhow!(error_chain(&error)),
+        }),
+        Part::Node => Ok(Applied::default()),
     },
     chains: "KUBE-SERVICES",
     render: |desired, family, config, local| {
@@ -191,7 +192,7 @@ static NFTABLES: Mode = Mode {
     open: |config| {
         let (options, writers) = (config.nftables_options(), Writers::default());
         Ok(Box::new(move |family| {
-            let opened = Nftables::open(family, options).map_err(explain)?;
+            let opened = nftables::open_supported(family, options).map_err(explain)?;
             Ok(Box::new(opened.beside(&writers)))
         }))
     },

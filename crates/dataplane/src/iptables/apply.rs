@@ -11,12 +11,13 @@ use std::net::IpAddr;
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
+use ferrule_kernel::nft::Nft;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::isolate::{LastGood, Refused};
 use super::layout::LAYOUT;
 use super::statics::{self, HostFacts, RenderContext};
-use super::{Options, names, render};
+use super::{Options, names, probe, render};
 use crate::host::Host;
 use crate::xtables::counts::RuleCounts;
 use crate::xtables::diff::{self, Change};
@@ -58,7 +59,8 @@ impl Iptables {
     /// Opens iptables in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no iptables for this family (`NotFound`), or it does not work here.
+    /// There is no iptables for this family (`NotFound`), it does not work here, or the kernel lacks
+    /// what the rules need (`Unsupported`).
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
         let xt = xtables::open(family).map_err(|error| {
             let kind = match &error {
@@ -68,7 +70,11 @@ impl Iptables {
             };
             io::Error::new(kind, error)
         })?;
-        Ok(Self::new(family, options, xt))
+        let opened = Self::new(family, options, xt);
+        if opened.flavour() == Flavour::Nft {
+            probe::check(&mut Nft::open()?, family, options, opened.abilities)?;
+        }
+        Ok(opened)
     }
 
     /// Programs by this iptables.

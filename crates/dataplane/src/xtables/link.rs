@@ -67,6 +67,12 @@ impl Link {
         Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 
+    /// What a removal asks about.
+    pub fn list_for_removal(&mut self) -> Result<Listing, LinkError> {
+        self.rows.clear();
+        Listing::read_for_removal(&mut self.nft, self.family, self.layout).map_err(unanswered)
+    }
+
     /// Makes all changes of a document, stage by stage. With a listing of what is installed some of
     /// them need not be made.
     pub fn send(

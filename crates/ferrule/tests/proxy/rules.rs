@@ -188,6 +188,23 @@ fn in_mode_iptables_a_restart_writes_nothing_and_a_flush_is_undone() {
 }
 
 #[test]
+fn core_041_with_ipv6_disabled_ipv4_runs_alone_and_the_log_says_so_once() {
+    in_namespace(|| {
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
+        for mode in [NFTABLES, IPTABLES] {
+            let proxy = start(mode, &[]);
+            let log = proxy.log();
+            let told = log.matches("Not programming this IP family").count();
+            assert_eq!(told, 1, "{log}");
+            assert!(log.contains("ipFamily=\"IPv6\""), "{log}");
+            assert!(log.contains("IPv6 is disabled"), "{log}");
+        }
+        assert!(!ruleset().contains("table ip6"), "{}", ruleset());
+        assert!(iptables_rules() > 30);
+    });
+}
+
+#[test]
 fn a_changed_manifest_is_programmed_and_a_broken_one_changes_nothing() {
     in_namespace(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -89,6 +89,25 @@ pub struct Fault {
     pub errno: i32,
 }
 
+impl BatchError {
+    /// Whether the kernel does not know what a step asks for: trying again does not help.
+    pub fn is_unsupported(&self) -> bool {
+        let Self::Refused { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.raw_os_error(),
+            Some(
+                libc::ENOENT
+                    | libc::EINVAL
+                    | libc::EOPNOTSUPP
+                    | libc::EAFNOSUPPORT
+                    | libc::EPROTONOSUPPORT
+            )
+        )
+    }
+}
+
 /// Sends a batch and waits for the outcome. An empty one is not sent.
 pub(super) fn commit<T: Transport>(
     exchange: &mut Exchange<T>,
