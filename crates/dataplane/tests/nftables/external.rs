@@ -113,7 +113,7 @@ fn an_element_for_every_key_is_seen_and_removed() {
         // `nft` 1.0.6 ends itself over these.
         for (set, steps) in [
             ("ferrule-service-cidrs", 2),
-            ("ferrule-firewall-sources", 1),
+            ("ferrule-sources-demo.local.http.tcp", 2),
         ] {
             let every = Element {
                 catch_all: true,
