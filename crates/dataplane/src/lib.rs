@@ -20,6 +20,7 @@ pub mod iptables;
 pub mod ipvs;
 mod listen;
 pub mod nftables;
+pub mod userspace;
 mod xtables;
 
 pub use dry_run::DryRun;
