@@ -17,6 +17,7 @@ mod floor;
 mod memory;
 mod nftables;
 mod paths;
+mod relay;
 mod spread;
 
 #[global_allocator]
@@ -33,6 +34,21 @@ const QUICK: nftables::Extent = nftables::Extent {
     changes: 400,
 };
 
+const RELAY: relay::Extent = relay::Extent {
+    rounds: 7,
+    stream: 1 << 30,
+    requests: 10_000,
+    connections: 1_000,
+    idle: 8_000,
+};
+const RELAY_QUICK: relay::Extent = relay::Extent {
+    rounds: 3,
+    stream: 1 << 27,
+    requests: 1_000,
+    connections: 100,
+    idle: 1_000,
+};
+
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -44,18 +60,29 @@ fn main() -> std::process::ExitCode {
             return code(nftables::run(&QUICK).map_err(|error| error.to_string()));
         }
         ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
+        ["relay", "serve", endpoint] => {
+            return code(relay::serve(endpoint).map_err(|error| error.to_string()));
+        }
+        ["relay"] => return relay(&RELAY, None),
+        ["relay", "--quick"] => return relay(&RELAY_QUICK, None),
+        ["relay", "--haproxy", program] => return relay(&RELAY, Some(program)),
+        ["relay", "--quick", "--haproxy", program] => return relay(&RELAY_QUICK, Some(program)),
         ["check"] => return code(check::run(false)),
         ["check", "--renew"] => return code(check::run(true)),
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
                 "usage: ferrule-bench core [--quick] | nftables [--quick] | memory \
-                 | check [--renew] | path NAME"
+                 | relay [--quick] [--haproxy PROGRAM] | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;
         }
     }
     std::process::ExitCode::SUCCESS
+}
+
+fn relay(extent: &relay::Extent, haproxy: Option<&str>) -> std::process::ExitCode {
+    code(relay::run(extent, haproxy).map_err(|error| error.to_string()))
 }
 
 fn code(result: Result<(), String>) -> std::process::ExitCode {

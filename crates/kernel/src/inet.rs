@@ -5,7 +5,7 @@
 //! [`datagrams`] receives and sends many datagrams with one system call.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -24,15 +24,6 @@ const BACKLOG: c_int = 65_535;
 /// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST`: the same number in both families.
 const ORIGINAL_DESTINATION: c_int = 80;
 
-/// How a listening socket is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listening {
-    /// Address and port; port 0 lets the kernel choose.
-    pub address: SocketAddr,
-    /// Also takes packets for addresses that are not this machine's (`IP_TRANSPARENT`).
-    pub transparent: bool,
-}
-
 /// What is set on a TCP socket, and what sockets accepted from it inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
@@ -41,12 +32,12 @@ pub struct KeepAlive {
 }
 
 /// Listens for TCP connections. Accepted sockets inherit `TCP_NODELAY` and keep-alive from here, so
-/// that they need no system calls of their own.
+/// that they need no system calls of their own. Port 0 lets the kernel choose.
 ///
 /// # Errors
 /// The address is in use, is not ours, or no descriptor is left.
-pub fn listen(listening: Listening, keep_alive: KeepAlive) -> io::Result<OwnedFd> {
-    let fd = bound(listening, libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
+pub fn listen(address: SocketAddr, keep_alive: KeepAlive) -> io::Result<OwnedFd> {
+    let fd = bound(address, libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
     stream_options(&fd, keep_alive)?;
     sys::listen(&fd, BACKLOG)?;
     Ok(fd)
@@ -56,17 +47,17 @@ pub fn listen(listening: Listening, keep_alive: KeepAlive) -> io::Result<OwnedFd
 ///
 /// # Errors
 /// As [`listen`].
-pub fn bind_datagrams(listening: Listening) -> io::Result<OwnedFd> {
-    let fd = bound(listening, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
-    match listening.address {
+pub fn bind_datagrams(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = bound(address, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
+    match address {
         SocketAddr::V4(_) => sys::set_option(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
         SocketAddr::V6(_) => sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?,
     }
     Ok(fd)
 }
 
-fn bound(listening: Listening, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
-    let family = family_of(listening.address);
+fn bound(address: SocketAddr, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    let family = family_of(address);
     let fd = sys::socket(family, kind, protocol)?;
     if family == Family::V6 {
         // Otherwise the wildcard would take the other family's port as well.
@@ -76,18 +67,8 @@ fn bound(listening: Listening, kind: c_int, protocol: c_int) -> io::Result<Owned
         // For UDP this would let a second process take the port.
         sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
-    if listening.transparent {
-        set_transparent(&fd, family)?;
-    }
-    sys::bind(&fd, listening.address)?;
+    sys::bind(&fd, address)?;
     Ok(fd)
-}
-
-fn set_transparent(fd: &impl AsFd, family: Family) -> io::Result<()> {
-    match family {
-        Family::V4 => sys::set_option(fd, libc::SOL_IP, libc::IP_TRANSPARENT, 1),
-        Family::V6 => sys::set_option(fd, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1),
-    }
 }
 
 fn stream_options(fd: &impl AsFd, keep_alive: KeepAlive) -> io::Result<()> {
@@ -98,26 +79,25 @@ fn stream_options(fd: &impl AsFd, keep_alive: KeepAlive) -> io::Result<()> {
     sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds)
 }
 
-/// Begins to connect. The socket becomes writable when that succeeded or failed;
-/// [`take_error`] says which.
+/// A TCP socket that is not connected yet.
 ///
 /// # Errors
-/// It failed at once: no route, or no descriptor is left.
-pub fn connect(
-    to: SocketAddr,
-    from: Option<SocketAddr>,
-    keep_alive: KeepAlive,
-) -> io::Result<OwnedFd> {
-    let fd = sys::socket(family_of(to), libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
+/// No descriptor is left.
+pub fn stream(family: Family, keep_alive: KeepAlive) -> io::Result<OwnedFd> {
+    let fd = sys::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
     stream_options(&fd, keep_alive)?;
-    if let Some(from) = from {
-        set_transparent(&fd, family_of(from))?;
-        sys::bind(&fd, from)?;
-    }
-    match sys::connect(&fd, to) {
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(fd),
-        Err(error) => Err(error),
-        Ok(()) => Ok(fd),
+    Ok(fd)
+}
+
+/// Begins to connect. The socket becomes writable when that succeeded or failed; [`take_error`] says
+/// which.
+///
+/// # Errors
+/// It failed at once: there is no route.
+pub fn connect(fd: &impl AsFd, to: SocketAddr) -> io::Result<()> {
+    match sys::connect(fd, to) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        result => result,
     }
 }
 
@@ -217,21 +197,5 @@ fn family_of(address: SocketAddr) -> Family {
     }
 }
 
-/// The address in the form that compares equal for the same host: a mapped IPv4 address is IPv4.
-pub fn canonical(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(v4) => SocketAddrV4::new(v4, v6.port()).into(),
-            None => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
-        },
-        v4 @ SocketAddr::V4(_) => v4,
-    }
-}
-
-/// The address that stands for all of a family.
-pub const fn wildcard(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    }
-}
+#[cfg(test)]
+mod tests;

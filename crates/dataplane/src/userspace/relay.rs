@@ -27,7 +27,6 @@ mod balancer;
 mod copy;
 mod group;
 mod ladder;
-mod outlier;
 mod pipes;
 mod ports;
 mod proxy_header;

@@ -17,17 +17,9 @@ use super::sys::check;
 pub fn raise_descriptors() -> io::Result<usize> {
     let (soft, hard) = descriptors()?;
     if soft < hard {
-        set_descriptors(hard, hard)?;
+        set(hard)?;
     }
     Ok(hard)
-}
-
-/// Lets this process have no more than this many descriptors.
-///
-/// # Errors
-/// What the kernel said.
-pub fn lower_descriptors(most: usize) -> io::Result<()> {
-    set_descriptors(most, most)
 }
 
 /// What this process may have, and what it may ask for.
@@ -46,10 +38,16 @@ pub fn descriptors() -> io::Result<(usize, usize)> {
     Ok((number(limit.rlim_cur), number(limit.rlim_max)))
 }
 
-fn set_descriptors(soft: usize, hard: usize) -> io::Result<()> {
+/// Lets this process have this many descriptors and ask for no more. More than it may ask for now
+/// takes the rights of root.
+///
+/// # Errors
+/// What the kernel said.
+pub fn set(most: usize) -> io::Result<()> {
+    let most = libc::rlim_t::try_from(most).unwrap_or(libc::RLIM_INFINITY);
     let limit = libc::rlimit {
-        rlim_cur: soft as libc::rlim_t,
-        rlim_max: hard as libc::rlim_t,
+        rlim_cur: most,
+        rlim_max: most,
     };
     // SAFETY: the value outlives the call.
     let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, from_ref(&limit)) };

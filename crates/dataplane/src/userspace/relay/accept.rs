@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::admission::{self, Arrival, Verdict};
 use super::copy;
 use super::group::Group;
+use super::sockets;
 use super::stats::count;
 use super::workers::{Counted, PER_CONNECTION, Shared};
 use super::{Class, Notice};
@@ -37,6 +38,8 @@ pub(super) struct Place {
 /// A client that was let in.
 pub(super) struct Client {
     pub(super) socket: OwnedFd,
+    /// For the first attempt to reach an endpoint.
+    pub(super) server: OwnedFd,
     pub(super) peer: SocketAddr,
     /// What it asked for.
     pub(super) asked: SocketAddr,
@@ -125,7 +128,9 @@ async fn row(place: &Place, listener: &Arc<OwnedFd>) -> Row {
         let Ok(permit) = connecting.acquire_owned().await else {
             return Row::Pause;
         };
-        match inet::accept(listener) {
+        let family = place.group.key.family;
+        let accepted = sockets::provide(family).and_then(|()| inet::accept(listener));
+        match accepted {
             Ok((socket, peer)) => welcome(place, socket, peer, permit),
             Err(error) => match error.kind() {
                 std::io::ErrorKind::WouldBlock => return Row::Drained,
@@ -163,10 +168,14 @@ fn welcome(place: &Place, socket: OwnedFd, peer: SocketAddr, permit: OwnedSemaph
             return;
         }
     }
+    let Ok(server) = sockets::provided(place.group.key.family) else {
+        return;
+    };
     let counted = Counted::new(&place.shared, &place.group, place.thread);
     let thread = counted.thread;
     let client = Client {
         socket,
+        server,
         peer,
         asked: original.unwrap_or(place.address),
         class: place.class,

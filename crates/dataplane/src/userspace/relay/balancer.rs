@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use ferrule_core::desired::Pool;
 
-use super::outlier::Outliers;
+mod outlier;
+
+use outlier::Outliers;
 
 /// Clients whose endpoint is remembered, per Service port. Whoever has many addresses could
 /// otherwise fill the memory of the node.
@@ -229,3 +231,6 @@ pub(super) fn splitmix(state: &mut u64) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
+
+#[cfg(test)]
+mod tests;

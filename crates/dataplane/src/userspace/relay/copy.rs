@@ -30,16 +30,22 @@ type Stream = AsyncFd<OwnedFd>;
 
 /// Connects a client and carries its bytes until both ends are done.
 pub(super) async fn serve(client: Client) {
-    // In a box of its own, so that what connecting needs is free again when it is done.
-    let connected = Box::pin(ladder::connect(&client)).await;
     let Client {
         socket,
+        server,
         peer,
         asked,
         counted,
         permit,
-        class: _,
+        class,
     } = client;
+    let who = ladder::Context {
+        peer,
+        class,
+        counted: &counted,
+    };
+    // In a box of its own, so that what connecting needs is free again when it is done.
+    let connected = Box::pin(ladder::connect(&who, server)).await;
     drop(permit);
     let Some(Connected {
         stream: server,
@@ -95,7 +101,7 @@ async fn carry(
     let mut both = Both {
         ends,
         group,
-        up: Half::new(splice).sending_first(first),
+        up: Half::new(splice).beginning_with(first),
         down: Half::new(splice),
         broken: false,
         watch: None,
@@ -176,8 +182,8 @@ impl Both<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Ends { client, server, .. } = self.ends;
         let (up, down) = (self.up.moved(), self.down.moved());
-        let up_ended = self.up.poll(cx, client, server);
-        let down_ended = self.down.poll(cx, server, client);
+        let up_ended = self.up.poll(cx, client, server, self.down.has_ended());
+        let down_ended = self.down.poll(cx, server, client, self.up.has_ended());
         let counters = &self.group.counters;
         if self.up.moved() > up {
             add(&counters.to_endpoints, self.up.moved() - up);

@@ -13,12 +13,13 @@ use ferrule_kernel::inet;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::accept::Client;
+use super::Class;
 use super::balancer::Attempts;
 use super::group::{Choice, Endpoint};
 use super::now;
-use super::sockets::{self, KEEP_ALIVE};
+use super::sockets;
 use super::stats::{Failure, count};
+use super::workers::Counted;
 
 /// How long each attempt may take.
 const STEPS: [Duration; 4] = [
@@ -34,6 +35,13 @@ const REFUSALS: usize = 8;
 /// How long to wait for descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 
+/// Who is to be connected.
+pub(super) struct Context<'a> {
+    pub(super) peer: SocketAddr,
+    pub(super) class: Class,
+    pub(super) counted: &'a Counted,
+}
+
 /// A connection to an endpoint.
 pub(super) struct Connected {
     pub(super) stream: AsyncFd<OwnedFd>,
@@ -42,10 +50,11 @@ pub(super) struct Connected {
 }
 
 /// Connects; `None` when no endpoint could be reached.
-pub(super) async fn connect(client: &Client) -> Option<Connected> {
+pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Connected> {
     let group = &client.counted.group;
     let counters = &group.counters;
     let ip = client.peer.ip();
+    let mut server = Some(server);
     let inside = client.counted.shared.is_inside(ip);
     let begun = now();
     let (mut refused, mut silent) = (Vec::new(), Vec::new());
@@ -65,7 +74,11 @@ pub(super) async fn connect(client: &Client) -> Option<Connected> {
         if step + refused.len() > 0 {
             count(&counters.retries);
         }
-        match attempt(endpoint.address, STEPS[step]).await {
+        let socket = match server.take() {
+            Some(first) => Ok(first),
+            None => sockets::stream(group.key.family),
+        };
+        match attempt(socket, endpoint.address, STEPS[step]).await {
             Ok(stream) => {
                 let now = now();
                 group.connected(ip, endpoint.address, now);
@@ -107,8 +120,13 @@ pub(super) async fn connect(client: &Client) -> Option<Connected> {
     None
 }
 
-async fn attempt(to: SocketAddr, time: Duration) -> io::Result<AsyncFd<OwnedFd>> {
-    let socket = inet::connect(to, None, KEEP_ALIVE)?;
+async fn attempt(
+    socket: io::Result<OwnedFd>,
+    to: SocketAddr,
+    time: Duration,
+) -> io::Result<AsyncFd<OwnedFd>> {
+    let socket = socket?;
+    inet::connect(&socket, to)?;
     let stream = sockets::wait_on(socket, interest())?;
     let outcome = async {
         let ready = stream.writable().await?.ready();

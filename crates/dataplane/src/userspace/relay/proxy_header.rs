@@ -33,3 +33,25 @@ pub(super) fn header(client: SocketAddr, asked: SocketAddr) -> Box<[u8]> {
     bytes.extend(asked.port().to_be_bytes());
     bytes.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_both_families_are_written_in_network_order() {
+        let header = |client: &str, asked: &str| {
+            header(client.parse().unwrap(), asked.parse().unwrap()).into_vec()
+        };
+        let v4 = header("192.0.2.1:258", "10.96.0.1:80");
+        assert_eq!(v4.len(), 28);
+        assert_eq!(
+            v4[12..],
+            [0x21, 0x11, 0, 12, 192, 0, 2, 1, 10, 96, 0, 1, 1, 2, 0, 80]
+        );
+        let v6 = header("[2001:db8::1]:258", "[fd00::1]:80");
+        assert_eq!(v6.len(), 52);
+        assert_eq!(v6[12..20], [0x21, 0x21, 0, 36, 0x20, 0x01, 0x0d, 0xb8]);
+        assert_eq!(v6[48..], [1, 2, 0, 80]);
+    }
+}

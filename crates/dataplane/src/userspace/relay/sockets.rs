@@ -1,18 +1,20 @@
 //! Opens the socket of a lane on a port that suits, and lets tasks wait for sockets.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use ferrule_core::model::Protocol;
-use ferrule_kernel::inet::{self, KeepAlive, Listening};
+use ferrule_core::model::{Family, PerFamily, Protocol};
+use ferrule_kernel::inet::{self, KeepAlive};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::ports::Ports;
 use super::{Listen, OpenError};
+use crate::kernel_family;
 
 /// As long as a peer may be silent before it is asked whether it is still there.
 pub(super) const KEEP_ALIVE: KeepAlive = KeepAlive {
@@ -110,16 +112,45 @@ impl Bound {
     }
 
     fn at(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
-        let listening = Listening {
-            address,
-            transparent: false,
-        };
         let socket = match protocol {
-            Protocol::Udp => inet::bind_datagrams(listening)?,
-            Protocol::Tcp | Protocol::Sctp => inet::listen(listening, KEEP_ALIVE)?,
+            Protocol::Udp => inet::bind_datagrams(address)?,
+            Protocol::Tcp | Protocol::Sctp => inet::listen(address, KEEP_ALIVE)?,
         };
         Self::adopt(protocol, socket)
     }
+}
+
+thread_local! {
+    /// For the next connection to an endpoint, by family. A client is only accepted when there is one,
+    /// so that clients who were let in never lack a descriptor.
+    static SPARE: RefCell<PerFamily<Option<OwnedFd>>> = RefCell::default();
+}
+
+/// Makes sure that this thread has a socket for the next connection to an endpoint.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn provide(family: Family) -> io::Result<()> {
+    SPARE.with_borrow_mut(|spare| {
+        if spare[family].is_none() {
+            spare[family] = Some(stream(family)?);
+        }
+        Ok(())
+    })
+}
+
+/// The socket that was provided, or a new one.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn provided(family: Family) -> io::Result<OwnedFd> {
+    let spare = SPARE.with_borrow_mut(|spare| spare[family].take());
+    spare.map_or_else(|| stream(family), Ok)
+}
+
+/// A socket for a connection to an endpoint.
+pub(super) fn stream(family: Family) -> io::Result<OwnedFd> {
+    inet::stream(kernel_family(family), KEEP_ALIVE)
 }
 
 /// Lets tasks of the current thread wait for a socket.

@@ -219,3 +219,22 @@ impl Counters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_counted_in_the_first_bucket_that_is_not_shorter() {
+        let counters = Counters::default();
+        for micros in [1, 250, 251, 4_000_000, 4_000_001] {
+            counters.connected(Duration::from_micros(micros));
+        }
+        let histogram = counters.snapshot(0).connect;
+        assert_eq!(histogram.buckets[0], (Duration::from_micros(250), 2));
+        assert_eq!(histogram.buckets[1], (Duration::from_micros(500), 1));
+        assert_eq!(histogram.buckets[11], (Duration::from_secs(4), 1));
+        assert_eq!((histogram.longer, histogram.count()), (1, 5));
+        assert_eq!(histogram.sum, Duration::from_micros(8_000_503));
+    }
+}

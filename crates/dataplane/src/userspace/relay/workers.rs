@@ -248,12 +248,8 @@ impl Workers {
         };
         let socket = Arc::new(bound.socket);
         let _context = thread.runtime.enter();
-        let (interest, is_udp) = match bound.protocol {
-            Protocol::Udp => (Interest::READABLE | Interest::WRITABLE, true),
-            Protocol::Tcp | Protocol::Sctp => (Interest::READABLE, false),
-        };
-        let listener =
-            sockets::wait_on(Arc::clone(&socket), interest).map_err(|error| (address, error))?;
+        let listener = sockets::wait_on(Arc::clone(&socket), Interest::READABLE)
+            .map_err(|error| (address, error))?;
         let place = accept::Place {
             shared: Arc::clone(&self.shared),
             group: Arc::clone(group),
@@ -262,7 +258,7 @@ impl Workers {
             address,
         };
         let (sender, ended) = channel();
-        let task = if is_udp {
+        let task = if bound.protocol == Protocol::Udp {
             thread.runtime.spawn(async move {
                 udp::run(place, listener).await;
                 drop(sender);

@@ -26,8 +26,9 @@ const FULL: u8 = 2;
 const TRICKLE: u64 = 16 * 1024;
 const TRICKLES: u8 = 4;
 
-/// Turns before other tasks of the thread have theirs.
+/// Turns and bytes before other tasks of the thread have theirs.
 const TURNS: usize = 16;
+const AT_ONCE: u64 = 1024 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
@@ -62,7 +63,7 @@ pub(super) struct Half {
     splices: bool,
     /// Full buffers, or trickles, in a row.
     row: u8,
-    /// Nothing was read yet, so there may be bytes that no event has announced.
+    /// There may be bytes that no event has announced.
     fresh: bool,
     ended: bool,
 }
@@ -76,13 +77,15 @@ impl Half {
             may_splice,
             splices: false,
             row: 0,
-            fresh: true,
+            fresh: false,
             ended: false,
         }
     }
 
-    /// Sends this before anything else.
-    pub(super) fn sending_first(mut self, bytes: Option<Box<[u8]>>) -> Self {
+    /// Sends this before anything else, and reads at once: a client that was being connected has
+    /// mostly sent something meanwhile.
+    pub(super) fn beginning_with(mut self, bytes: Option<Box<[u8]>>) -> Self {
+        self.fresh = true;
         if let Some(bytes) = bytes {
             self.held = Held::Bytes { bytes, sent: 0 };
         }
@@ -98,17 +101,23 @@ impl Half {
         self.ended
     }
 
-    /// Carries what there is. Ready once, when the direction has ended.
+    /// Carries what there is. Ready once, when the direction has ended. If it is the `last` one, both
+    /// sockets are about to be closed, and that says it all.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         from: &AsyncFd<OwnedFd>,
         into: &AsyncFd<OwnedFd>,
+        last: bool,
     ) -> Poll<Result<(), Broken>> {
         if self.ended {
             return Poll::Pending;
         }
+        let begun_at = self.moved;
         for _ in 0..TURNS {
+            if self.moved - begun_at >= AT_ONCE {
+                break;
+            }
             let turn = match self.poll_turn(cx, from, into) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(turn) => turn,
@@ -117,6 +126,9 @@ impl Half {
                 Ok(true) => {}
                 Ok(false) => {
                     self.ended = true;
+                    if last {
+                        return Poll::Ready(Ok(()));
+                    }
                     let told = inet::shut_down_sending(into);
                     return Poll::Ready(told.map_err(|_| Broken::Write));
                 }

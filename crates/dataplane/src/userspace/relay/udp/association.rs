@@ -29,6 +29,9 @@ const KEPT_TOGETHER: u64 = 1024 * 1024;
 /// Batches of replies before other tasks of the thread have their turn.
 const IN_A_ROW: usize = 4;
 
+/// Replies, and what the endpoint's machine reports.
+const EVENTS: Interest = Interest::READABLE.add(Interest::ERROR);
+
 /// A client and its endpoint.
 pub(super) struct Association {
     pub(super) client: Client,
@@ -61,7 +64,7 @@ impl Association {
         endpoint: Arc<Endpoint>,
     ) -> io::Result<Arc<Self>> {
         let socket = inet::connect_datagrams(endpoint.address)?;
-        let socket = sockets::wait_on(socket, Interest::READABLE | Interest::WRITABLE)?;
+        let socket = sockets::wait_on(socket, EVENTS)?;
         let Place { shared, group, .. } = &lane.place;
         shared.uses(1);
         group.counters.associations.fetch_add(1, Ordering::Relaxed);
@@ -246,7 +249,7 @@ async fn until_end(lane: &Weak<Lane>, association: &Association) -> Option<io::E
         loop {
             tokio::select! {
                 biased;
-                ready = association.socket.readable() => {
+                ready = association.socket.ready(EVENTS) => {
                     let Ok(mut ready) = ready else {
                         return None;
                     };

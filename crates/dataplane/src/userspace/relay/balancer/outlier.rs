@@ -73,3 +73,36 @@ impl Record {
         self.until.is_some_and(|until| now < until)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 80))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn each_failure_in_vain_doubles_the_time_and_a_success_forgets_all() {
+        let (mut outliers, mut now) = (Outliers::default(), start());
+        for _ in 0..ENOUGH - 1 {
+            outliers.failed(endpoint(), 4, now);
+        }
+        assert!(!outliers.passes_over(&endpoint(), now));
+        for seconds in [5, 10, 20, 40, 80, 80] {
+            outliers.failed(endpoint(), 4, now);
+            let time = Duration::from_secs(seconds);
+            assert!(outliers.passes_over(&endpoint(), now + time - Duration::from_millis(1)));
+            now += time;
+            assert!(!outliers.passes_over(&endpoint(), now));
+        }
+        outliers.succeeded(&endpoint());
+        outliers.failed(endpoint(), 4, now);
+        assert!(!outliers.passes_over(&endpoint(), now));
+    }
+}
