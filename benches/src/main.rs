@@ -39,7 +39,7 @@ const RELAY: relay::Extent = relay::Extent {
     stream: 1 << 30,
     requests: 10_000,
     connections: 1_000,
-    idle: 8_000,
+    idle: 6_000,
 };
 const RELAY_QUICK: relay::Extent = relay::Extent {
     rounds: 3,

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use ferrule_kernel::inet::limits;
 use ferrule_kernel::netns;
 
 use crate::spread::Spread;
@@ -59,6 +60,8 @@ pub fn run(extent: &Extent, haproxy: Option<&str>) -> Outcome<()> {
 
 fn measure(extent: &Extent, haproxy: Option<&str>) -> Outcome<()> {
     load::loopback_up()?;
+    // Clients and endpoint are both here.
+    limits::raise_descriptors()?;
     let endpoint = Endpoint::start(extent.stream)?;
     let mut names = vec![proxy::Kind::Relay];
     match haproxy {
@@ -123,9 +126,10 @@ fn row(
         let rates: Vec<f64> = sorted(turns.iter().map(|turn| turn.rate).collect());
         let costs = Spread::new(turns.iter().map(|turn| turn.cost).collect());
         let slow: Vec<Duration> = turns.iter().filter_map(|turn| turn.slow).collect();
-        let slow = match slow.is_empty() {
-            true => String::new(),
-            false => Spread::new(slow).to_string(),
+        let slow = if slow.is_empty() {
+            String::new()
+        } else {
+            Spread::new(slow).to_string()
         };
         println!(
             "| {what} | {kind} | {:.0} ({:.0}–{:.0}) | {costs} | {slow} |",

@@ -131,7 +131,7 @@ fn configuration(listen: SocketAddr, endpoint: SocketAddr) -> String {
     format!(
         "global
     nbthread 1
-    maxconn 30000
+    maxconn 7000
 defaults
     mode tcp
     timeout connect 5s

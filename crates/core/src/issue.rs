@@ -77,7 +77,8 @@ impl ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind().as_str(), self.name())
+        // It may be the name itself that is wrong, and text must not steer a terminal.
+        write!(f, "{} {}", self.kind().as_str(), self.name().escape_debug())
     }
 }
 

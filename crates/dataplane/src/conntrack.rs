@@ -7,6 +7,9 @@
 //! In: the same [`Work`] that a dataplane was just given, after it succeeded. Out: stale flows are
 //! removed, all others live on. What is remembered in between is which UDP addresses had which
 //! backends, so that a change costs the addresses it touches.
+//!
+//! A flow is ours when it is to an address that is ours, or was since this program started. Other
+//! proxies of this node, and their Services, are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,7 +17,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ferrule_core::desired::Exposure;
-use ferrule_core::facts::Facts;
 use ferrule_core::model::{Family, Port, Protocol};
 use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Match};
 use ferrule_kernel::exchange::RequestError;
@@ -95,7 +97,6 @@ impl<T: Transport> Flows<T> {
             touched: (!full).then_some(&self.owed),
             gone: &self.owed,
             node: facts.node_ports.among(local, self.family),
-            facts,
         };
         let mut attempt = 1;
         let removed = loop {
@@ -181,7 +182,6 @@ struct Judge<'a> {
     gone: &'a BTreeSet<Address>,
     /// The node's own addresses on which NodePorts answer.
     node: Vec<IpAddr>,
-    facts: &'a Facts,
 }
 
 impl Judge<'_> {
@@ -208,14 +208,10 @@ impl Judge<'_> {
         let to = flow.original.destination;
         let answers = flow.reply.source;
         let translated = answers != to;
+        // Nobody says that an address in a Service network is ours: it may be of a Service that
+        // another proxy serves, of which we know nothing.
         let Some(address) = self.address(to) else {
-            // Nothing of ours is there now, but the Service networks are ours alone.
-            let is_ours = self
-                .facts
-                .service_cidrs
-                .iter()
-                .any(|net| net.contains(&to.ip()));
-            return self.touched.is_none() && translated && is_ours;
+            return false;
         };
         if self
             .touched

@@ -13,6 +13,7 @@ use http::{HeaderMap, Method, StatusCode};
 mod listen;
 mod rebind;
 mod serve;
+mod stream;
 #[cfg(test)]
 pub mod testing;
 #[cfg(test)]

@@ -157,6 +157,13 @@ pub trait Lifecycle: Send {
 /// Trigger times kept while nothing can be programmed; more would tell nothing more.
 const MOST_TRIGGERS: usize = 10_000;
 
+/// Inputs taken in before what they change is programmed. Where events come as fast as they are
+/// taken in, there is always a next one, and no sync would ever begin.
+const MOST_INPUTS: usize = 256;
+
+/// How long to take in inputs before what they change is programmed.
+const ROUND: Duration = Duration::from_millis(200);
+
 /// How far a family has come since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Progress {
@@ -262,11 +269,16 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                 Next::Input(input) => {
                     self.take_in(input);
                     // What is there already is one change, not many.
-                    while let Some(input) = source.try_next() {
-                        if matches!(input, Input::Stop) {
-                            return self.stop();
+                    let until = clock() + ROUND;
+                    for _ in 1..MOST_INPUTS {
+                        match source.try_next() {
+                            None => break,
+                            Some(Input::Stop) => return self.stop(),
+                            Some(input) => self.take_in(input),
                         }
-                        self.take_in(input);
+                        if clock() >= until {
+                            break;
+                        }
                     }
                 }
                 Next::Late => {}

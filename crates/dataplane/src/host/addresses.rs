@@ -15,13 +15,16 @@ use crate::said;
 #[derive(Debug)]
 pub struct Addresses {
     watch: Watch,
-    /// With the number of the interface: two may have the same address.
-    known: BTreeSet<(IpAddr, u32)>,
+    known: Known,
     /// They must be read again: something was missed, or one of several alike is gone.
     stale: bool,
     /// What was reported last.
     reported: Vec<IpAddr>,
+    read: fn() -> io::Result<Known>,
 }
+
+/// Addresses with the number of their interface: two may have the same one.
+type Known = BTreeSet<(IpAddr, u32)>;
 
 impl Addresses {
     /// Reads all addresses in the network namespace of the calling thread, and listens to changes
@@ -38,6 +41,7 @@ impl Addresses {
             known,
             stale: false,
             reported: Vec::new(),
+            read,
         };
         addresses.reported = addresses.list();
         Ok(addresses)
@@ -65,7 +69,7 @@ impl Addresses {
             }
         }
         if self.stale {
-            self.known = read()?;
+            self.known = (self.read)()?;
             self.stale = false;
         }
         let now = self.list();
@@ -75,7 +79,7 @@ impl Addresses {
     }
 }
 
-fn read() -> io::Result<BTreeSet<(IpAddr, u32)>> {
+fn read() -> io::Result<Known> {
     let all = Route::open()?.addresses().map_err(said)?;
     Ok(all.iter().map(|one| (one.address, one.link)).collect())
 }
@@ -111,6 +115,27 @@ mod tests {
             assert!(!addresses.changed(Duration::from_millis(20)).unwrap());
             change("delete");
             follow(&mut addresses, false);
+        });
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_listed_stay_as_they_were_known_and_are_listed_again() {
+        in_namespace(|| {
+            let address: IpAddr = "192.0.2.7".parse().unwrap();
+            run("ip", &["address", "add", "192.0.2.7/32", "dev", "lo"]);
+            let mut addresses = Addresses::open().unwrap();
+            addresses.read = || Err(io::ErrorKind::OutOfMemory.into());
+            run("ip", &["address", "delete", "192.0.2.7/32", "dev", "lo"]);
+            let mut outcomes = (0..100).map(|_| addresses.changed(Duration::from_millis(100)));
+            assert!(outcomes.any(|outcome| outcome.is_err()), "it is listed");
+            assert!(
+                addresses.changed(Duration::ZERO).is_err(),
+                "as long as it fails"
+            );
+            assert!(addresses.list().contains(&address));
+            addresses.read = read;
+            assert!(addresses.changed(Duration::ZERO).unwrap());
+            assert!(!addresses.list().contains(&address));
         });
     }
 }

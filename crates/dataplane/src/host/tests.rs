@@ -117,12 +117,15 @@ fn a_setting_that_cannot_be_written_says_which_and_what_to_do() {
     let (_root, host) = machine(&[]);
     let wanted = Conntrack {
         max_per_core: 1,
-        min: 1,
+        min: 131_072,
         ..Conntrack::default()
     };
     let error = host.set_conntrack(&wanted).unwrap_err().to_string();
-    assert!(error.contains("nf_conntrack_max to"), "{error}");
-    assert!(error.contains("privileged"), "{error}");
+    assert!(
+        error.contains("net.netfilter.nf_conntrack_max to 131072 (present value: unknown)"),
+        "{error}"
+    );
+    assert!(error.contains("--init-only"), "{error}");
 }
 
 #[test]

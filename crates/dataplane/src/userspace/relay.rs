@@ -128,7 +128,7 @@ impl Default for UdpIdle {
     fn default() -> Self {
         Self {
             unreplied: Duration::from_secs(30),
-            replied: Duration::from_secs(120),
+            replied: Duration::from_mins(2),
         }
     }
 }

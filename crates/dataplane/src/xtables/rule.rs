@@ -4,6 +4,7 @@
 //! with other spellings. A rule here knows both: the first goes to `iptables-restore`, the second
 //! is compared with what is installed.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -146,14 +147,25 @@ impl Rule {
 
 const STRING: &str = "a string takes all text";
 
+/// The text of a comment. What would end it early is replaced, so that one odd name harms only
+/// itself.
+fn plain(text: &str) -> Cow<'_, str> {
+    let odd = |c: char| matches!(c, '"' | '\'' | '\\') || c.is_control();
+    if text.contains(odd) {
+        text.replace(odd, "?").into()
+    } else {
+        text.into()
+    }
+}
+
 impl Part {
     fn restore(&self, out: &mut String) -> fmt::Result {
         match self {
             // Blanks would end the word.
             Self::Comment(text) if text.contains(' ') => {
-                write!(out, " -m comment --comment \"{text}\"")
+                write!(out, " -m comment --comment \"{}\"", plain(text))
             }
-            Self::Comment(text) => write!(out, " -m comment --comment {text}"),
+            Self::Comment(text) => write!(out, " -m comment --comment {}", plain(text)),
             Self::Protocol(protocol) => {
                 let word = protocol.lower();
                 write!(out, " -m {word} -p {word}")
@@ -213,7 +225,7 @@ impl Part {
             | Self::Input(_)
             | Self::InputNot(_)
             | Self::Port(_) => Ok(()),
-            Self::Comment(text) => write!(out, " -m comment --comment \"{text}\""),
+            Self::Comment(text) => write!(out, " -m comment --comment \"{}\"", plain(text)),
             Self::Protocol(protocol) => {
                 write!(out, " -m {}", protocol.lower())?;
                 port.map_or(Ok(()), |port| write!(out, " --dport {port}"))
@@ -343,6 +355,23 @@ mod tests {
         let (restore, saved) = both(&Rule::new([], Target::SetMark(1 << 14)));
         assert_eq!(restore, " -j MARK --or-mark 0x00004000");
         assert_eq!(saved, " -j MARK --set-xmark 0x4000/0x4000");
+    }
+
+    #[test]
+    fn a_comment_cannot_end_its_rule() {
+        for (text, given, kept) in [
+            ("a\nCOMMIT", " a?COMMIT", " \"a?COMMIT\""),
+            (
+                "a b\" -j ACCEPT #\\",
+                " \"a b? -j ACCEPT #?\"",
+                " \"a b? -j ACCEPT #?\"",
+            ),
+        ] {
+            let start = " -m comment --comment";
+            let rule = Rule::new([Part::Comment(text.into())], Target::None);
+            let expected = (format!("{start}{given}"), format!("{start}{kept}"));
+            assert_eq!(both(&rule), expected);
+        }
     }
 
     #[test]

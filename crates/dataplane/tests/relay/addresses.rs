@@ -62,8 +62,8 @@ fn usp_060_connections_to_the_proxy_port_itself_are_reset() {
         let server = named();
         let scene = scene(Protocol::Tcp, backends(&[server]));
         redirect("tcp", &[CLUSTER_IP], &scene.address.to_string());
-        let served = outcome(client(CLUSTER_IP)).unwrap();
-        assert_eq!(served, server.port().to_string().into_bytes());
+        let answer = outcome(client(CLUSTER_IP)).unwrap();
+        assert_eq!(answer, server.port().to_string().into_bytes());
         let direct = client(&scene.address.to_string());
         assert_eq!(outcome(direct), Err(ErrorKind::ConnectionReset));
         let loopback = client(&format!("127.0.0.1:{}", scene.address.port()));

@@ -2,14 +2,14 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrule_core::desired::Pool;
 use ferrule_core::model::Protocol;
 use ferrule_dataplane::userspace::relay::{Backends, Failure, Route};
 use ferrule_testbed::{in_namespace, run};
 
-use crate::support::{Scene, backends, closed, named, options, outcome};
+use crate::support::{Scene, backends, closed, named, now, options, outcome};
 
 /// A network in which packets to 10.9.0.100 and up arrive nowhere.
 fn with_silence(test: impl FnOnce() + Send) {
@@ -41,7 +41,7 @@ fn usp_036_silent_endpoints_cost_the_four_steps_of_the_ladder() {
     with_silence(|| {
         let endpoints: Vec<_> = (0..6).map(silent).collect();
         let scene = Scene::tcp(&endpoints);
-        let begun = Instant::now();
+        let begun = now();
         assert_eq!(outcome(scene.connect()), Err(ErrorKind::ConnectionReset));
         let passed = begun.elapsed();
         assert!(
@@ -114,7 +114,7 @@ fn usp_039_without_endpoints_clients_are_reset() {
 fn usp_035_a_sticky_client_moves_on_when_its_endpoint_fails_and_stays_there() {
     let (first, second) = (named(), named());
     let sticky = |endpoints: &[SocketAddr]| Backends {
-        affinity: Some(Duration::from_secs(600)),
+        affinity: Some(Duration::from_mins(10)),
         ..backends(endpoints)
     };
     let scene = Scene::new(options(), Protocol::Tcp, sticky(&[first, second]));

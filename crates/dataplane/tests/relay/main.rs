@@ -2,7 +2,11 @@
 //!
 //! Rules that redirect are only there where a test is about them; otherwise clients connect to the
 //! proxy port itself, which the relay is told to allow.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests are tests, and a panic is how they fail"
+)]
 
 mod addresses;
 mod descriptors;

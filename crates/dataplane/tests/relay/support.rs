@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrule_core::desired::Pool;
 use ferrule_core::model::{Family, PortKey, Protocol, ServiceKey};
@@ -16,6 +16,14 @@ use ferrule_dataplane::userspace::relay::{
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long something must take at least is measured"
+)]
+pub fn now() -> Instant {
+    Instant::now()
+}
 
 /// A relay with one Service port.
 pub struct Scene {

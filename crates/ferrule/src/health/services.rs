@@ -243,9 +243,9 @@ impl std::fmt::Debug for Answers {
 
 /// kube-proxy's bytes, tabs and the missing last newline included.
 fn body(service: &ServiceKey, local_ready: usize, healthy: bool) -> String {
-    let (namespace, name) = (service.namespace(), service.name());
+    let [namespace, name] = [service.namespace(), service.name()].map(serde_json::Value::from);
     format!(
-        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace},\n\t\t\"name\": {name}\n\t}},\n\
          \t\"localEndpoints\": {local_ready},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
     )
 }

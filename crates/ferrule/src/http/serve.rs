@@ -1,12 +1,18 @@
 //! One open port: accepts connections and answers their requests until it is closed.
 //!
+//! Whoever connects is let in: when there are too many connections, the one that has been idle the
+//! longest is cut. Clients that ask nothing, or do not take their answers, are cut in time.
+//!
 //! Closing is hard unless [`Server::finish`] is asked for: when [`Server::close`] returns, the
 //! port is free again and nobody new is let in; connections are cut within a turn of the runtime.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,9 +29,10 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use super::listen::{ListenError, Network, listen};
+use super::stream::TimedWrites;
 use super::{Handler, Request, Response, TEXT};
 
 /// Bytes of a request before its body; more is answered with 431.
@@ -34,12 +41,19 @@ const HEAD_LIMIT: usize = 16 * 1024;
 const BODY_LIMIT: usize = 64 * 1024;
 /// How long a body may take.
 const BODY_TIME: Duration = Duration::from_secs(10);
+/// How long the first request may take to arrive: who connects has something to ask.
+const FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may wait between requests, or dribble one. Longer than any usual
 /// scrape interval, so that scrapers keep their connection.
 const IDLE: Duration = Duration::from_mins(3);
-/// Connections at a time; further ones wait in the kernel. Without a limit, idle clients could
-/// use up the descriptors that talking to the kernel needs.
+/// How long a client may take to receive an answer.
+const WRITE: Duration = Duration::from_secs(30);
+/// Connections at a time; a further one takes the place of the longest idle one. Without a limit,
+/// idle clients could use up the descriptors that talking to the kernel needs; if they had to be
+/// waited for, they could silence a health check.
 const CONNECTIONS: usize = 512;
+/// How long to wait for descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long unfinished answers may take after a friendly close.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -119,34 +133,121 @@ impl Drop for Server {
 }
 
 async fn accept(listener: TcpListener, handler: Handler, mut stopped: watch::Receiver<bool>) {
-    // Dropping the set cuts the connections.
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     loop {
         tokio::select! {
             biased;
             _ = stopped.changed() => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+            () = connections.ended() => {}
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, handler.clone(), stopped.clone()));
+                    if connections.open.len() >= CONNECTIONS {
+                        connections.cut_longest_idle();
+                    }
+                    connections.add(stream, handler.clone(), stopped.clone());
                 }
-                // A peer that left before it was let in, or no descriptor left: neither is a
-                // reason to stop, and the pause keeps the second from spinning.
+                // A peer that left before it was let in.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                // No descriptor left: one that is cut gives its back at its next turn, and
+                // without any a pause keeps us from spinning.
                 Err(error) => {
                     tracing::debug!(err = %error, "Failed to accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    if connections.cut_longest_idle() {
+                        tokio::task::yield_now().await;
+                    } else {
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 }
             },
         }
     }
     drop(listener);
-    let all_gone = async { while connections.join_next().await.is_some() {} };
+    let all_gone = async { while connections.tasks.join_next().await.is_some() {} };
     // What is not done by then is cut.
     let _in_time = tokio::time::timeout(GRACE, all_gone).await;
 }
 
+/// The connections of a port. Dropping them cuts them.
+#[derive(Default)]
+struct Connections {
+    /// Each ends with its number.
+    tasks: JoinSet<u64>,
+    open: BTreeMap<u64, Connection>,
+    /// Counts connections and requests: the order in which they came.
+    count: Arc<AtomicU64>,
+}
+
+struct Connection {
+    activity: Activity,
+    task: AbortHandle,
+}
+
+impl Connections {
+    fn add(&mut self, stream: TcpStream, handler: Handler, stopped: watch::Receiver<bool>) {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let activity = Activity {
+            accepted: number,
+            latest: Arc::new(AtomicU64::new(number)),
+            count: self.count.clone(),
+        };
+        let conversation = converse(stream, handler, activity.clone(), stopped);
+        let task = self.tasks.spawn(async move {
+            conversation.await;
+            number
+        });
+        self.open.insert(number, Connection { activity, task });
+    }
+
+    /// Waits until one is over; never returns while there is none.
+    async fn ended(&mut self) {
+        match self.tasks.join_next().await {
+            Some(Ok(number)) => drop(self.open.remove(&number)),
+            // Cut, and forgotten with that.
+            Some(Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether there was one.
+    fn cut_longest_idle(&mut self) -> bool {
+        let latest = |open: &Connection| open.activity.latest.load(Ordering::Relaxed);
+        let idle = self.open.iter().min_by_key(|(_, open)| latest(open));
+        let idle = idle.map(|(number, _)| *number);
+        let cut = idle.and_then(|number| self.open.remove(&number));
+        if let Some(connection) = &cut {
+            connection.task.abort();
+        }
+        cut.is_some()
+    }
+}
+
+/// When a connection was last used, relative to the others of its port.
+#[derive(Clone)]
+struct Activity {
+    accepted: u64,
+    /// Its latest request, or itself.
+    latest: Arc<AtomicU64>,
+    count: Arc<AtomicU64>,
+}
+
+impl Activity {
+    fn asked(&self) {
+        let now = self.count.fetch_add(1, Ordering::Relaxed);
+        self.latest.store(now, Ordering::Relaxed);
+    }
+
+    fn has_asked(&self) -> bool {
+        self.latest.load(Ordering::Relaxed) != self.accepted
+    }
+}
+
 /// Serves one connection until either side has enough.
-async fn converse(stream: TcpStream, handler: Handler, mut stopped: watch::Receiver<bool>) {
+async fn converse(
+    stream: TcpStream,
+    handler: Handler,
+    activity: Activity,
+    mut stopped: watch::Receiver<bool>,
+) {
     let socket = SockRef::from(&stream);
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15));
     // Both are courtesies; a connection works without.
@@ -154,7 +255,11 @@ async fn converse(stream: TcpStream, handler: Handler, mut stopped: watch::Recei
         socket.set_tcp_nodelay(true),
         socket.set_tcp_keepalive(&keepalive),
     );
-    let service = service_fn(|request| respond(&handler, request));
+    let service = service_fn(|request| {
+        activity.asked();
+        respond(&handler, request)
+    });
+    let stream = TimedWrites::new(stream, WRITE);
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -167,8 +272,18 @@ async fn converse(stream: TcpStream, handler: Handler, mut stopped: watch::Recei
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service)
     );
+    let silent = async {
+        tokio::time::sleep(FIRST).await;
+        if activity.has_asked() {
+            std::future::pending::<()>().await;
+        }
+    };
     let result = tokio::select! {
         result = connection.as_mut() => result,
+        () = silent => {
+            tracing::trace!("Connection without a request cut");
+            return;
+        }
         _ = stopped.changed() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -251,14 +366,18 @@ mod tests {
     use super::*;
     use crate::http::testing::{echo, loopback};
 
+    fn open(handler: Handler) -> Server {
+        Server::open(&Handle::current(), Network::Tcp, loopback(), handler).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn connections_that_wait_too_long_are_closed() {
-        let runtime = Handle::current();
-        let server = Server::open(&runtime, Network::Tcp, loopback(), echo()).unwrap();
-        for request in [
-            "",
-            "GET / HTTP/1.1\r\nHost: ",
-            "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        let server = open(echo());
+        for (request, limit) in [
+            ("", FIRST),
+            ("GET / HTTP/1.1\r\nHost: ", FIRST),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", IDLE),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /", IDLE),
         ] {
             let before = Instant::now();
             let mut client = TcpStream::connect(server.address()).await.unwrap();
@@ -267,9 +386,37 @@ mod tests {
             client.read_to_string(&mut answer).await.unwrap();
             assert_eq!(
                 answer.starts_with("HTTP/1.1 200"),
-                request.ends_with("\r\n\r\n")
+                request.contains("\r\n\r\n")
             );
-            assert_eq!(before.elapsed().as_secs(), IDLE.as_secs(), "{request}");
+            assert_eq!(before.elapsed().as_secs(), limit.as_secs(), "{request}");
+        }
+        server.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_taken_in_time_is_cut() {
+        // More than fits into the buffers of both sides.
+        let large = Bytes::from(vec![b'x'; 32 << 20]);
+        let length = large.len();
+        let server = open(Arc::new(move |_| {
+            Response::new(StatusCode::OK, TEXT, large.clone())
+        }));
+        // Reading a little now and then gains nothing.
+        for (pauses, is_complete) in [(1, true), (4, false)] {
+            let mut client = TcpStream::connect(server.address()).await.unwrap();
+            client
+                .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                .await
+                .unwrap();
+            let mut answer = vec![0; 1024];
+            for _ in 0..pauses {
+                tokio::time::sleep(WRITE / 3).await;
+                client.read_exact(&mut answer[..512]).await.unwrap();
+            }
+            answer.clear();
+            // What is in the buffers still comes, or is lost with the connection.
+            let _cut = client.read_to_end(&mut answer).await;
+            assert_eq!(answer.len() > length / 2, is_complete, "{}", answer.len());
         }
         server.finish().await;
     }

@@ -87,6 +87,42 @@ fn clients_that_leave_make_room_for_others() {
 }
 
 #[test]
+fn clients_that_ask_nothing_or_never_read_do_not_keep_others_from_an_answer() {
+    const CLIENTS: usize = 2000;
+    // Both ends of a connection are open files of this process.
+    let process = std::process::id().to_string();
+    ferrule_testbed::run("prlimit", &["--pid", &process, "--nofile=16384:"]);
+    let runtime = Runtime::start();
+    // More than the buffers of a connection hold.
+    let large = bytes::Bytes::from(vec![b'x'; 16 << 20]);
+    let handler: Handler = Arc::new(move |request| match request.path.as_str() {
+        "/large" => Response::new(StatusCode::OK, TEXT, large.clone()),
+        _ => Response::new(StatusCode::OK, TEXT, "ok"),
+    });
+    let server = Server::open(&runtime.handle, Network::Tcp, loopback(), handler).unwrap();
+    let mut others = Vec::with_capacity(CLIENTS);
+    for number in 0..CLIENTS {
+        let mut client = Client::connect(server.address());
+        match number % 50 {
+            // Each keeps megabytes in the kernel.
+            0 => client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n"),
+            1..=20 => client.send("GET /healthz HTTP/1.1\r\nHo"),
+            21..=40 => {}
+            _ => assert_eq!(body(&client.ask("GET /")), "ok"),
+        }
+        others.push(client);
+    }
+    for _ in 0..10 {
+        assert_eq!(body(&ask(server.address(), "GET /healthz")), "ok");
+    }
+    // Those that were used last are still connected.
+    let last = others.last_mut().unwrap();
+    assert_eq!(body(&last.ask("GET /")), "ok");
+    // The oldest that asked nothing is not; the others have answers to read first.
+    assert!(others[21].is_closed());
+}
+
+#[test]
 fn a_closed_port_is_free_at_once_and_its_connections_are_cut() {
     let runtime = Runtime::start();
     let mut server = serve(&runtime, Network::Tcp4, loopback());

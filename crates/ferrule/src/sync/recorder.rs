@@ -47,6 +47,11 @@ impl Script {
         self.with(|state| std::mem::take(&mut state.calls))
     }
 
+    /// Whether a call was made that was not taken.
+    pub fn was_called(&self) -> bool {
+        self.with(|state| !state.calls.is_empty())
+    }
+
     /// The addresses of interfaces that came with the last call.
     pub fn local(&self) -> Vec<IpAddr> {
         self.with(|state| state.local.clone())

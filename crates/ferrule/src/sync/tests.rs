@@ -530,6 +530,52 @@ fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
     assert!(source.1[0] >= begun + limits.min);
 }
 
+/// There is always a next input, until something was programmed.
+struct Flood {
+    script: Script,
+    lists: Option<Next>,
+    sent: usize,
+}
+
+impl Flood {
+    fn more(&mut self) -> Option<Input> {
+        // Far more than any round may take; without a limit the test ends by this, and fails.
+        (self.sent < 100 * MOST_INPUTS).then(|| {
+            self.sent += 1;
+            let address = format!("10.1.0.{}", 1 + self.sent % 250);
+            Input::Cluster(vec![slice("a", &address)])
+        })
+    }
+}
+
+impl Source for Flood {
+    fn next(&mut self, _deadline: Instant) -> Next {
+        match self.lists.take() {
+            Some(lists) => lists,
+            None if self.script.was_called() => Next::Ended,
+            None => self.more().map_or(Next::Ended, Next::Input),
+        }
+    }
+
+    fn try_next(&mut self) -> Option<Input> {
+        self.more()
+    }
+}
+
+#[test]
+fn events_that_never_stop_coming_do_not_keep_sync_from_programming() {
+    let script = Script::default();
+    let mut flood = Flood {
+        script: script.clone(),
+        lists: Some(lists(vec![service("a", "10.96.0.1")])),
+        sent: 0,
+    };
+    let setup = setup(&Family::ALL, &script, &Diary::default());
+    Sync::new(Settings::default(), RESTLESS, Vec::new(), setup).run(&mut flood);
+    assert!(!script.take_calls().is_empty());
+    assert!(flood.sent <= MOST_INPUTS, "{} taken in", flood.sent);
+}
+
 #[test]
 fn a_family_that_cannot_be_programmed_keeps_nothing_from_the_other() {
     let script = Script::default();

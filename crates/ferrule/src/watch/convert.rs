@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::api;
 
+mod names;
 mod node;
 mod service;
 mod slice;
@@ -23,16 +24,25 @@ mod tests;
 
 /// What an object means to this node; `None` for a Node that is not this one.
 pub fn convert(kind: Kind, object: api::Object, node_name: &str) -> Option<Event> {
-    let report = Report {
-        object: key(kind, &object.metadata),
-        issues: Vec::new(),
-    };
-    match kind {
-        Kind::Service => Some(service::service(object, report)),
-        Kind::EndpointSlice => Some(slice::slice(object, node_name, report)),
-        Kind::Node => (object.metadata.name == node_name).then(|| node::node(object, report)),
-        Kind::ServiceCidr => Some(node::service_cidr(&object, report)),
+    if kind == Kind::Node && object.metadata.name != node_name {
+        return None;
     }
+    let mut report = Report::new(kind, &object.metadata);
+    if !names::are_good(kind, &object.metadata, &mut report) {
+        return Some(report.gone());
+    }
+    Some(match kind {
+        Kind::Service => service::service(object, report),
+        Kind::EndpointSlice => slice::slice(object, node_name, report),
+        Kind::Node => node::node(object, report),
+        Kind::ServiceCidr => node::service_cidr(&object, report),
+    })
+}
+
+/// The same for a slice that is part of another object and has a name of our own.
+pub fn convert_part(slice: api::Object, node_name: &str) -> Event {
+    let report = Report::new(Kind::EndpointSlice, &slice.metadata);
+    slice::slice(slice, node_name, report)
 }
 
 /// Who an object of this kind is.
@@ -55,6 +65,13 @@ struct Report {
 }
 
 impl Report {
+    fn new(kind: Kind, metadata: &api::Metadata) -> Self {
+        Self {
+            object: key(kind, metadata),
+            issues: Vec::new(),
+        }
+    }
+
     /// Someone should change this field.
     fn warn(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add(field.into(), message.into(), Severity::Warning);

@@ -16,7 +16,10 @@ use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, mmsghdr, sockaddr_st
 use super::sys::{check, decode, encode, length_of};
 
 /// Datagrams per system call.
-pub const MOST: usize = 32;
+const COUNT: libc::c_uint = 32;
+
+/// The same for arrays.
+pub const MOST: usize = COUNT as usize;
 
 /// Longer than any datagram: 65,535 bytes are the most that an IP packet holds.
 const ROOM: usize = 65_536;
@@ -109,7 +112,7 @@ impl Batch {
             libc::recvmmsg(
                 raw,
                 headers.as_mut_ptr(),
-                MOST as libc::c_uint,
+                COUNT,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
@@ -196,7 +199,7 @@ impl Batch {
         }
         let raw = fd.as_fd().as_raw_fd();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let count = libc::c_uint::try_from(count).expect("at most MOST");
+        let count = libc::c_uint::try_from(count).unwrap_or(COUNT);
         // SAFETY: every header points to memory that outlives the call, with its true lengths.
         let sent = unsafe { libc::sendmmsg(raw, headers.as_mut_ptr(), count, flags) };
         check(sent as isize)
@@ -272,8 +275,8 @@ fn write_control<T>(control: &mut Control, level: c_int, kind: c_int, value: T) 
     header.cmsg_len = (head + size_of::<T>()) as _;
     header.cmsg_level = level;
     header.cmsg_type = kind;
-    assert!(head + size_of::<T>() <= CONTROL, "an address is small");
-    // SAFETY: both fit, as was just asserted, and the writes do not ask for alignment.
+    const { assert!(size_of::<cmsghdr>() + size_of::<T>() <= CONTROL) };
+    // SAFETY: both fit, as was asserted, and the writes do not ask for alignment.
     unsafe {
         let start = control.0.as_mut_ptr();
         start.cast::<cmsghdr>().write_unaligned(header);

@@ -48,13 +48,15 @@ fn addresses_survive_the_kernels_form() {
 }
 
 #[test]
-fn accepted_sockets_inherit_what_was_set_on_the_listening_one() {
-    let (_client, server) = connected();
-    let server = TcpStream::from(server);
-    assert!(server.nodelay().unwrap());
-    let keeps = sys::option(&server, libc::SOL_SOCKET, libc::SO_KEEPALIVE).unwrap();
-    let idle = sys::option(&server, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE).unwrap();
-    assert_eq!((keeps, idle), (1, 15));
+fn usp_043_no_socket_waits_for_acknowledgements_and_all_keep_alive() {
+    // One that was accepted inherits what was set on the listening one.
+    let (_client, accepted) = connected();
+    for socket in [accepted, stream(Family::V4, KEEP_ALIVE).unwrap()] {
+        let option = |level, name| sys::option(&socket, level, name).unwrap();
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 15);
+    }
 }
 
 #[test]
@@ -104,7 +106,7 @@ fn a_connection_that_no_rule_redirected_has_no_other_destination() {
 #[test]
 fn bytes_go_through_a_pipe_from_socket_to_socket() {
     let (mut sender, from) = connected();
-    let (mut receiver, into) = connected();
+    let (mut far, into) = connected();
     let pipe = Pipe::open(256 * 1024).unwrap();
     assert!(pipe.size() >= 4096);
     let nothing = pipe.fill(&from, 1000).unwrap_err();
@@ -113,9 +115,9 @@ fn bytes_go_through_a_pipe_from_socket_to_socket() {
     let filled = soon(|| pipe.fill(&from, 1000)).unwrap();
     assert_eq!(filled, 7);
     assert_eq!(pipe.drain(&into, 7).unwrap(), 7);
-    let mut received = [0; 7];
-    receiver.read_exact(&mut received).unwrap();
-    assert_eq!(&received, b"through");
+    let mut arrived = [0; 7];
+    far.read_exact(&mut arrived).unwrap();
+    assert_eq!(&arrived, b"through");
     drop(sender);
     assert_eq!(soon(|| pipe.fill(&from, 1000)).unwrap(), 0);
 }

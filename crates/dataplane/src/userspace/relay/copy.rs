@@ -8,6 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use super::ladder::{self, Connected};
 use super::proxy_header;
 use super::sockets;
 use super::stats::{add, count};
+use super::workers::Counted;
 
 mod half;
 
@@ -29,7 +31,19 @@ use half::{Broken, Half};
 type Stream = AsyncFd<OwnedFd>;
 
 /// Connects a client and carries its bytes until both ends are done.
-pub(super) async fn serve(client: Client) {
+pub(super) fn serve(client: Client) -> impl Future<Output = ()> + Send {
+    // In a box of its own: what connecting needs is free again when it is done.
+    let connecting = Box::pin(introduce(client));
+    async {
+        let connection = connecting.await;
+        if let Some(mut connection) = connection {
+            connection.carry().await;
+        }
+    }
+}
+
+/// Connects a client to an endpoint; resets it when that fails.
+async fn introduce(client: Client) -> Option<Connection> {
     let Client {
         socket,
         server,
@@ -44,8 +58,7 @@ pub(super) async fn serve(client: Client) {
         class,
         counted: &counted,
     };
-    // In a box of its own, so that what connecting needs is free again when it is done.
-    let connected = Box::pin(ladder::connect(&who, server)).await;
+    let connected = ladder::connect(&who, server).await;
     drop(permit);
     let Some(Connected {
         stream: server,
@@ -54,23 +67,55 @@ pub(super) async fn serve(client: Client) {
     }) = connected
     else {
         accept::reset(&socket);
-        return;
+        return None;
     };
     let first = proxy_header.then(|| proxy_header::header(peer, asked));
     let Ok(client) = sockets::wait_on(socket, ladder::interest()) else {
         // No memory for it. The client's socket went with the error and was closed.
         accept::reset(&server);
-        return;
+        return None;
     };
-    let mut ends = Ends {
-        client,
-        server,
-        orderly: false,
-    };
-    let shared = &counted.shared;
-    let splice = shared.options.splice;
-    let grace = shared.options.grace;
-    ends.orderly = carry(&ends, first, splice, &counted.group, &endpoint, grace).await;
+    let splice = counted.shared.options.splice;
+    Some(Connection {
+        ends: Ends {
+            client,
+            server,
+            orderly: false,
+        },
+        up: Half::new(splice).beginning_with(first),
+        down: Half::new(splice),
+        endpoint,
+        counted,
+    })
+}
+
+/// A client that is connected to an endpoint. The sockets come first: what counts them is dropped
+/// when they are closed.
+struct Connection {
+    ends: Ends,
+    up: Half,
+    down: Half,
+    endpoint: Arc<Endpoint>,
+    counted: Counted,
+}
+
+impl Connection {
+    /// Carries bytes until both ends are done.
+    async fn carry(&mut self) {
+        let orderly = {
+            let mut both = Both {
+                ends: &self.ends,
+                group: &self.counted.group,
+                up: &mut self.up,
+                down: &mut self.down,
+                broken: false,
+                watch: None,
+            };
+            let grace = self.counted.shared.options.grace;
+            both.until_done(&self.endpoint, grace).await
+        };
+        self.ends.orderly = orderly;
+    }
 }
 
 /// Both sockets. Unless their connections ended in an orderly way they are reset.
@@ -89,47 +134,12 @@ impl Drop for Ends {
     }
 }
 
-/// Carries bytes until both ends are done. Returns whether they ended in an orderly way.
-async fn carry(
-    ends: &Ends,
-    first: Option<Box<[u8]>>,
-    splice: bool,
-    group: &Group,
-    endpoint: &Endpoint,
-    grace: Duration,
-) -> bool {
-    let mut both = Both {
-        ends,
-        group,
-        up: Half::new(splice).beginning_with(first),
-        down: Half::new(splice),
-        broken: false,
-        watch: None,
-    };
-    loop {
-        let changed = endpoint.changed.notified();
-        tokio::pin!(changed);
-        changed.as_mut().enable();
-        if endpoint.is_gone() {
-            if let Some(orderly) = Box::pin(both.until_silent(endpoint, grace)).await {
-                return orderly;
-            }
-        } else {
-            tokio::select! {
-                biased;
-                orderly = both.done() => return orderly,
-                () = changed => {}
-            }
-        }
-    }
-}
-
 /// Both directions of one connection.
 struct Both<'a> {
     ends: &'a Ends,
     group: &'a Group,
-    up: Half,
-    down: Half,
+    up: &'a mut Half,
+    down: &'a mut Half,
     /// Bytes could not be sent on; the rest of the other direction is still worth having.
     broken: bool,
     /// Notices a reset by the side that has ended its own direction, of which nothing is read.
@@ -137,6 +147,27 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
+    /// Until both directions have ended, or the endpoint has been gone for too long. Returns whether
+    /// they ended in an orderly way.
+    async fn until_done(&mut self, endpoint: &Endpoint, grace: Duration) -> bool {
+        loop {
+            let changed = endpoint.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if endpoint.is_gone() {
+                if let Some(orderly) = Box::pin(self.until_silent(endpoint, grace)).await {
+                    return orderly;
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    orderly = self.done() => return orderly,
+                    () = changed => {}
+                }
+            }
+        }
+    }
+
     /// Both directions have ended. Returns whether in an orderly way.
     async fn done(&mut self) -> bool {
         std::future::poll_fn(|cx| self.poll(cx)).await
@@ -199,7 +230,7 @@ impl Both<'_> {
             }
         }
         match (self.up.has_ended(), self.down.has_ended()) {
-            (true, true) => return Poll::Ready(!self.broken),
+            (true, true) => Poll::Ready(!self.broken),
             (true, false) => self.poll_watch(cx, &self.ends.client),
             (false, true) => self.poll_watch(cx, &self.ends.server),
             (false, false) => Poll::Pending,

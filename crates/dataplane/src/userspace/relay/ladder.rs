@@ -130,10 +130,10 @@ async fn attempt(
     let stream = sockets::wait_on(socket, interest())?;
     let outcome = async {
         let ready = stream.writable().await?.ready();
-        if ready.is_write_closed() {
-            if let Some(error) = inet::take_error(&stream)? {
-                return Err(error);
-            }
+        if ready.is_write_closed()
+            && let Some(error) = inet::take_error(&stream)?
+        {
+            return Err(error);
         }
         Ok(())
     };

@@ -338,3 +338,11 @@ fn dropping_it_closes_every_port() {
     assert!(refuses((LOCAL, port).into()));
     drop(runtime);
 }
+
+#[test]
+fn whatever_a_name_holds_the_body_is_json() {
+    let odd = ServiceKey::new("n\"s", "a\\b\n");
+    let parsed: serde_json::Value = serde_json::from_str(&super::body(&odd, 1, true)).unwrap();
+    assert_eq!(parsed["service"]["namespace"], "n\"s");
+    assert_eq!(parsed["service"]["name"], "a\\b\n");
+}

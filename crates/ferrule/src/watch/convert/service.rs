@@ -12,7 +12,7 @@ use ferrule_core::track::{Event, Object};
 use ipnet::IpNet;
 use jiff::Timestamp;
 
-use super::{Report, networks, time};
+use super::{Report, names, networks, time};
 use crate::watch::api;
 
 /// The longest affinity the API allows: one day.
@@ -157,6 +157,10 @@ fn port(index: usize, entry: api::ServicePort, report: &mut Report) -> Option<Se
     if number.is_none() {
         let message = format!("{} is not a port number; the port is left out", entry.port);
         report.warn(field("port"), message);
+    }
+    if let Some(wrong) = names::port(&entry.name) {
+        report.warn(field("name"), format!("{wrong}; the port is left out"));
+        return None;
     }
     let (protocol, port) = protocol.zip(number)?;
     let node_port = Port::new(entry.node_port);

@@ -8,11 +8,13 @@ use ferrule_core::model::{
 };
 use ferrule_core::track::{Event, Object};
 
-use super::{Report, time};
+use super::{Report, names, time};
 use crate::watch::api;
 
 /// So many bad endpoints of one slice are named; the rest is counted.
 const NAMED_ENDPOINTS: usize = 5;
+
+const SERVICE_LABEL: &str = "metadata.labels[kubernetes.io/service-name]";
 
 /// A slice of a Service we proxy, or why it is none.
 pub(super) fn slice(object: api::Object, node_name: &str, mut report: Report) -> Event {
@@ -34,11 +36,17 @@ pub(super) fn slice(object: api::Object, node_name: &str, mut report: Report) ->
         .filter(|name| !name.is_empty())
     else {
         report.warn(
-            "metadata.labels[kubernetes.io/service-name]",
+            SERVICE_LABEL,
             "missing, so the slice belongs to no Service; it is left out",
         );
         return report.gone();
     };
+    if let Some(wrong) = names::label(service) {
+        // Endpoints, which this may be a part of, can have such a name.
+        let message = format!("{wrong}, so no Service has this name; the slice is left out");
+        report.note(SERVICE_LABEL, message);
+        return report.gone();
+    }
     let Some(family) = family(&address_type, &mut report) else {
         return report.gone();
     };
@@ -85,8 +93,13 @@ fn port(index: usize, entry: api::SlicePort, report: &mut Report) -> Option<Slic
             format!("{message}; the port is left out"),
         );
     };
-    if entry.name.is_none() {
-        unusable("name", "missing".to_owned());
+    let wrong = match &entry.name {
+        None => Some("missing".to_owned()),
+        Some(name) => names::port(name),
+    };
+    let name = entry.name.filter(|_| wrong.is_none());
+    if let Some(wrong) = wrong {
+        unusable("name", wrong);
     }
     // The API server fills in a missing protocol, so a missing one means what it would say.
     let word = entry
@@ -108,7 +121,7 @@ fn port(index: usize, entry: api::SlicePort, report: &mut Report) -> Option<Slic
         Some(_) => {}
     }
     Some(SlicePort {
-        name: entry.name?.into(),
+        name: name?.into(),
         protocol: protocol?,
         port: port?,
     })

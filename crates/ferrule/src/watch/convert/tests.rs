@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod names;
 mod node;
 mod service;
 mod slice;

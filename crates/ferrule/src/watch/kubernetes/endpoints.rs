@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use ferrule_core::issue::{Kind, ObjectKey};
+use ferrule_core::issue::ObjectKey;
 use ferrule_core::model::{Family, SliceKey, parse_ip};
 use ferrule_core::track::Event;
 use serde::Deserialize;
@@ -98,7 +98,7 @@ impl Parts {
                 ports,
                 ..api::Object::default()
             };
-            events.extend(convert::convert(Kind::EndpointSlice, slice, node_name));
+            events.push(convert::convert_part(slice, node_name));
             count += 1;
         }
         self.drop_from(&key, &metadata, count, events);

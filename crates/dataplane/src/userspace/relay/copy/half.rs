@@ -51,6 +51,17 @@ enum Held {
     Piped { pipe: Pipe, len: usize },
 }
 
+/// How bytes are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Copied, whatever comes.
+    AlwaysCopy,
+    /// Copied until it turns out to be a stream.
+    Copy,
+    /// Moved through a pipe.
+    Splice,
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(super) struct Half {
@@ -58,9 +69,7 @@ pub(super) struct Half {
     moved: u64,
     /// Where it stood when it last woke up.
     woken_at: u64,
-    /// May be spliced at all.
-    may_splice: bool,
-    splices: bool,
+    way: Way,
     /// Full buffers, or trickles, in a row.
     row: u8,
     /// There may be bytes that no event has announced.
@@ -74,8 +83,11 @@ impl Half {
             held: Held::Nothing,
             moved: 0,
             woken_at: 0,
-            may_splice,
-            splices: false,
+            way: if may_splice {
+                Way::Copy
+            } else {
+                Way::AlwaysCopy
+            },
             row: 0,
             fresh: false,
             ended: false,
@@ -168,7 +180,8 @@ impl Half {
             let Ok(mut ready) = ready else {
                 return Poll::Ready(Err(Broken::Read));
             };
-            let step = if self.splices {
+            let splices = self.way == Way::Splice;
+            let step = if splices {
                 self.splice(from, into)
             } else {
                 self.copy(from, into)
@@ -178,7 +191,7 @@ impl Half {
                 Err(Step::Interrupted) => {}
                 Ok(len) => {
                     // What arrives later is announced anew; asking again would find nothing.
-                    if !self.splices && len > 0 && len < SCRATCH {
+                    if !splices && len > 0 && len < SCRATCH {
                         ready.clear_ready();
                     }
                     return Poll::Ready(Ok(len > 0));
@@ -271,7 +284,7 @@ impl Half {
     /// Moves bytes through a pipe; those there is no room for stay in it.
     fn splice(&mut self, from: &AsyncFd<OwnedFd>, into: &AsyncFd<OwnedFd>) -> Result<usize, Step> {
         let Some(pipe) = pipes::take() else {
-            self.splices = false;
+            self.way = Way::Copy;
             return self.copy(from, into);
         };
         let len = match pipe.fill(from, usize::MAX >> 1) {
@@ -280,8 +293,7 @@ impl Half {
                 pipes::give_back(pipe);
                 if error.kind() == io::ErrorKind::InvalidInput {
                     // This kernel cannot do it with this socket.
-                    self.may_splice = false;
-                    self.splices = false;
+                    self.way = Way::AlwaysCopy;
                     return self.copy(from, into);
                 }
                 return Err(Step::of_read(&error));
@@ -314,15 +326,15 @@ impl Half {
         } else {
             0
         };
-        if self.may_splice && self.row >= FULL && self.moved >= SHORT {
-            self.splices = true;
+        if self.way == Way::Copy && self.row >= FULL && self.moved >= SHORT {
+            self.way = Way::Splice;
             self.row = 0;
         }
     }
 
     /// Nothing more is there; notices that a stream has become a trickle.
     fn falls_asleep(&mut self) {
-        if self.splices {
+        if self.way == Way::Splice {
             let trickled = self.moved - self.woken_at < TRICKLE;
             self.row = if trickled {
                 self.row.saturating_add(1)
@@ -330,7 +342,7 @@ impl Half {
                 0
             };
             if self.row >= TRICKLES {
-                self.splices = false;
+                self.way = Way::Copy;
                 self.row = 0;
             }
         }
