@@ -14,6 +14,7 @@ use libc::c_int;
 use crate::Family;
 
 pub mod datagrams;
+pub mod hold;
 pub mod limits;
 pub mod pipe;
 mod sys;

@@ -226,16 +226,24 @@ fn local_in(control: &Control, len: usize) -> Option<Local> {
             let info: in_pktinfo = unsafe { data.as_ptr().cast::<in_pktinfo>().read_unaligned() };
             Some(Local {
                 ip: Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into(),
-                interface: u32::try_from(info.ipi_ifindex).unwrap_or(0),
+                // What this machine sent itself and rules led elsewhere arrives, by its own account, by
+                // the interface that it was first going to leave by. Answers must not leave there.
+                interface: 0,
             })
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
             let data = data.get(..size_of::<in6_pktinfo>())?;
             // SAFETY: as long as the type, and any bits are one.
             let info: in6_pktinfo = unsafe { data.as_ptr().cast::<in6_pktinfo>().read_unaligned() };
+            let ip = Ipv6Addr::from(info.ipi6_addr.s6_addr);
             Some(Local {
-                ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
-                interface: info.ipi6_ifindex,
+                ip: ip.into(),
+                // As above; but an address of one link means nothing without the link.
+                interface: if ip.is_unicast_link_local() {
+                    info.ipi6_ifindex
+                } else {
+                    0
+                },
             })
         }
         _ => None,

@@ -265,9 +265,7 @@ fn read_redirect(given: &Given<'_>) -> Result<Option<Expr>, Malformed> {
     );
     let plain = given.number_or(expr::REDIR_FLAGS, 0)? & !IMPLIED == 0;
     let single = plain && (last.is_none() || first == last);
-    Ok(first
-        .filter(|_| single)
-        .map(|port| Expr::Redirect { port }))
+    Ok(first.filter(|_| single).map(|port| Expr::Redirect { port }))
 }
 
 fn read_dynset(given: &Given<'_>) -> Result<Option<Expr>, Malformed> {
