@@ -18,8 +18,8 @@
 mod apply;
 mod create;
 mod diff;
-mod names;
-mod program;
+pub(crate) mod names;
+pub(crate) mod program;
 mod render;
 mod ruleset;
 #[cfg(test)]

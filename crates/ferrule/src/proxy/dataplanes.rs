@@ -23,7 +23,8 @@ pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Vec<Backen
     let mut failures = Vec::new();
     for family in families {
         let dataplane = open(*family);
-        match dataplane.and_then(|dataplane| backend(*family, dataplane, options.dry_run)) {
+        let own_flows = options.dry_run || options.config.mode().relays;
+        match dataplane.and_then(|dataplane| backend(*family, dataplane, own_flows)) {
             Ok(backend) => backends.push(backend),
             Err(error) => failures.push((family, error)),
         }
@@ -41,9 +42,9 @@ pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Vec<Backen
 fn backend(
     family: Family,
     dataplane: Box<dyn Dataplane>,
-    dry_run: bool,
+    own_flows: bool,
 ) -> anyhow::Result<Backend> {
-    let flows = if dry_run {
+    let flows = if own_flows {
         None
     } else {
         Some(Flows::open(family).map_err(explain)?)
