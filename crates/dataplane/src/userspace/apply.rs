@@ -61,7 +61,7 @@ impl Userspace {
                 PortalTable::open(family)?,
                 Firewall::open(family, options.mark),
             ),
-            PortalsBy::Iptables => Portals::Iptables(PortalChains::open(family)?),
+            PortalsBy::Iptables => Portals::Iptables(PortalChains::open(family)?.recall()),
         };
         Ok(Self {
             family,

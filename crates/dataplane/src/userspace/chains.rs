@@ -236,8 +236,7 @@ struct Written {
 type Address = (Option<IpAddr>, Protocol, Port);
 
 impl PortalChains {
-    /// Opens iptables in the network namespace of the calling thread, and reads which proxy ports
-    /// an earlier process used.
+    /// Opens iptables in the network namespace of the calling thread.
     ///
     /// # Errors
     /// There is no iptables for this family, or it does not work here.
@@ -250,13 +249,19 @@ impl PortalChains {
             };
             io::Error::new(kind, error)
         })?;
-        // Without this they only get other ports.
-        let saved = xt.save(Table::Nat).unwrap_or_default();
         Ok(Self {
             tables: Tables::new(family, &LAYOUT, xt),
             written: None,
-            before: saved.lines().filter_map(former).collect(),
+            before: BTreeMap::new(),
         })
+    }
+
+    /// Reads which proxy ports an earlier process used. Where that fails they only get other ones.
+    #[must_use]
+    pub fn recall(mut self) -> Self {
+        let saved = self.tables.xt().save(Table::Nat).unwrap_or_default();
+        self.before = saved.lines().filter_map(former).collect();
+        self
     }
 
     /// The proxy port to which this portal led when the program started.

@@ -163,10 +163,11 @@ fn backends(exposure: &Exposure) -> Backends {
             .collect()
     };
     let (cluster, local) = (pool(Pool::Cluster), pool(Pool::Local));
+    let pools: BTreeSet<_> = cluster.iter().chain(&local).copied().collect();
     let draining = exposure.answering.iter();
     let draining = draining
         .map(|(ip, port)| SocketAddr::new(*ip, port.get()))
-        .filter(|backend| !cluster.contains(backend) && !local.contains(backend))
+        .filter(|backend| !pools.contains(backend))
         .collect();
     let affinity = exposure.affinity_seconds;
     Backends {

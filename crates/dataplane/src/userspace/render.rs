@@ -324,7 +324,9 @@ pub fn drawing(key: &PortKey, served: &Served) -> Drawing {
             drawing.push((Container::ClusterIps, Element::new(ip.into())));
         }
     }
-    for port in served.ports.values() {
+    // One that is about to be closed is nobody's: another process may have it next.
+    let kept = served.ports.iter();
+    for (_, port) in kept.filter(|(class, _)| served.plan.keeps(**class)) {
         let key = Value::new().protocol(protocol).port(*port);
         let element = Element {
             comment: Some(comment.clone()),

@@ -376,6 +376,34 @@ fn without_a_proxy_port_addresses_refuse() {
     }
 }
 
+#[test]
+fn what_goes_leaves_no_element_though_its_lanes_are_open_still() {
+    let cluster = cluster(&full());
+    let gone = Served {
+        plan: super::plan::Plan::default(),
+        ..served(&cluster, "web")
+    };
+    assert!(!gone.ports.is_empty());
+    assert_eq!(render::drawing(&http("web"), &gone), []);
+}
+
+#[test]
+fn usp_055_endpoints_that_shut_down_are_named_to_the_relay() {
+    let mut cluster = Cluster::with(Settings {
+        relays: true,
+        ..Settings::default()
+    });
+    let pods = [
+        ep("10.1.0.1"),
+        ep("10.1.0.2").drain(),
+        ep("10.1.0.3").dead(),
+    ];
+    cluster.serving(&service("web"), 8080, &pods).step();
+    let backends = plan(&cluster.exposure("web")).backends;
+    assert_eq!(backends.cluster, ["10.1.0.1:8080".parse().unwrap()]);
+    assert_eq!(backends.draining, ["10.1.0.2:8080".parse().unwrap()]);
+}
+
 /// A family's Services as text that `nft` reads, and reads again when it has listed it.
 fn loads(family: Family, options: &Options) {
     let mut cluster = Cluster::new();
