@@ -34,7 +34,7 @@ const LISTS: [List; 4] = [
     },
 ];
 
-const QUIRKS: RangeInclusive<u32> = 1..=42;
+const QUIRKS: RangeInclusive<u32> = 1..=45;
 
 /// Object model, change tracking, topology, node addresses: what `core` answers for today.
 const DECIDED: [RangeInclusive<u32>; 3] = [79..=99, 104..=109, 113..=116];

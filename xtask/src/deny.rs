@@ -1,22 +1,30 @@
 //! Checks dependencies against deny.toml and the database of known vulnerabilities.
 //!
-//! The rules need no network and always count. The database is a git repository that may be out
+//! Where cargo-deny is not installed both are skipped; CI has it. The rules need no network and
+//! always count. The database is a git repository that may be out
 //! of reach: then a copy from an earlier run is used, and without one the check is skipped and
 //! says so. A vulnerability that was found is never skipped.
 
 use anyhow::{Result, bail};
 
 use crate::run::{self, Captured};
-use crate::test::Outcome;
+use crate::test::{Outcome, skip};
+use crate::tools;
 
 /// Bans, licences and sources.
 pub(crate) fn rules() -> Result<Outcome> {
+    if let Some(reason) = not_installed() {
+        return skip(format!("dependency rules: {reason}"));
+    }
     run::cargo(["deny", "--locked", "check", "bans", "licenses", "sources"])?;
     Ok(Outcome::Done)
 }
 
 /// Known vulnerabilities and yanked versions.
 pub(crate) fn advisories() -> Result<Outcome> {
+    if let Some(reason) = not_installed() {
+        return skip(format!("known vulnerabilities: {reason}"));
+    }
     let ask = |network: &[&'static str]| {
         let first = ["deny", "--locked", "--color", "never"].into_iter();
         run::capture(
@@ -38,6 +46,13 @@ pub(crate) fn advisories() -> Result<Outcome> {
     }
     println!("   the advisory database cannot be fetched ({why}); using an earlier copy");
     report(&offline)
+}
+
+/// Why cargo-deny cannot be asked. CI has it; for anyone else building it takes too long.
+fn not_installed() -> Option<String> {
+    let install = tools::DENY.install_command();
+    let reason = format!("cargo-deny is not installed; CI asks it, or after {install}");
+    (!tools::DENY.is_installed()).then_some(reason)
 }
 
 /// Shows what cargo-deny printed and takes over its judgement.

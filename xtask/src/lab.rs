@@ -1,14 +1,14 @@
 //! `cargo xtask lab`: the real cluster that stories run in. The lab itself is a program of its
 //! own, in `lab/`; here everything it needs is made ready.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::test::Outcome;
+use crate::test::{Outcome, skip};
 use crate::{run, tools};
 
 /// Builds ferrule and the lab, and hands the words to it.
 pub(crate) fn lab(words: &[String]) -> Result<()> {
-    tools::ensure(&[])?;
+    tools::ensure_for(&[tools::Need::Tests, tools::Need::Lab])?;
     tools::go()?;
     // Both in one folder: the lab tests the program it lies beside.
     run::cargo(["build", "--locked", "-p", "ferrule", "-p", "ferrule-lab"])?;
@@ -22,7 +22,7 @@ pub(crate) fn lab(words: &[String]) -> Result<()> {
 
 /// The same with everything built for release, and a race instead of stories.
 pub(crate) fn race(words: &[String]) -> Result<()> {
-    tools::ensure(&[])?;
+    tools::ensure_for(&[tools::Need::Tests, tools::Need::Lab])?;
     tools::go()?;
     let build = ["build", "--release", "--locked"];
     let packages = ["-p", "ferrule", "-p", "ferrule-lab"];
@@ -49,8 +49,7 @@ pub(crate) fn differ(words: &[String]) -> Result<()> {
 /// `cargo xtask test`.
 pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {
-        ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
-        return Ok(Outcome::Skipped(format!("stories: {reason}")));
+        return skip(format!("stories: {reason}"));
     }
     // The older flavour of iptables has the same rules and is left to `cargo xtask lab test`.
     let worlds = "ferrule/nftables,kube-proxy/nftables,ferrule/iptables,kube-proxy/iptables";
@@ -63,13 +62,13 @@ pub(crate) fn stories() -> Result<Outcome> {
 }
 
 /// Why this machine cannot run a lab.
-fn unable() -> Option<&'static str> {
+fn unable() -> Option<String> {
     let root = run::capture("id", ["-u"]).is_ok_and(|output| output.stdout.trim() == "0");
     if !root {
-        return Some("the lab makes network namespaces, which needs root");
+        return Some("the lab makes network namespaces, which needs root".to_owned());
     }
     if run::find("go").is_none() {
-        return Some("the lab builds Kubernetes with `go`, which is missing");
+        return Some("the lab builds Kubernetes with `go`, which is missing".to_owned());
     }
-    None
+    tools::missing(tools::Need::Lab)
 }

@@ -12,6 +12,7 @@
 mod demo;
 mod deny;
 mod lab;
+mod left_out;
 mod run;
 mod test;
 mod tools;
@@ -52,10 +53,9 @@ struct Cli {
 enum Verb {
     /// Runs every check that a change must pass; CI runs exactly this.
     ///
-    /// In order: tools, formatting, clippy, dependency rules, documentation, stories in the lab,
-    /// tests.
-    /// Stops at the first failure. Missing tools are installed first, which takes a few minutes
-    /// once.
+    /// In order: tools, formatting, tests, clippy, dependency rules, documentation, instruction
+    /// counts, stories in the lab. In CI tests come last, and everything must be able to run there.
+    /// Stops at the first failure, and lists at the end what could not run here.
     Test(test::Options),
     /// Formats the code and checks headers, documents and the parity table. Takes seconds.
     Tidy,
@@ -143,7 +143,7 @@ fn bench(subject: &Subject) -> Result<()> {
         Subject::Nftables { quick } => return bench_nftables(*quick),
         Subject::Relay { quick } => return bench_relay(*quick),
         Subject::Check { renew } => {
-            tools::ensure(&[])?;
+            tools::ensure_for(&[tools::Need::Counts])?;
             ["check"].into_iter().chain(renew.then_some("--renew"))
         }
     };
@@ -173,7 +173,7 @@ fn bench_relay(quick: bool) -> Result<()> {
 }
 
 fn bench_nftables(quick: bool) -> Result<()> {
-    tools::ensure(&[])?;
+    tools::ensure_for(&[tools::Need::Tests])?;
     let measure = |arguments: &[&'static str]| {
         let cargo = BENCH.into_iter().chain(arguments.iter().copied());
         if tools::is_root() {

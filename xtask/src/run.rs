@@ -2,6 +2,7 @@
 //!
 //! The only place in xtask where a program starts or the clock is read.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -58,12 +59,25 @@ pub(crate) fn capture<'a>(
     })
 }
 
-/// Where a program is on `PATH`.
+/// Where a program is on the search path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
+    std::env::split_paths(&search_path()?)
         .map(|folder| folder.join(program))
         .find(|file| file.is_file())
+}
+
+/// `PATH`, and where `nft`, `iptables` and `ip` are: on Debian these folders are on the search path
+/// of root alone.
+fn search_path() -> Option<OsString> {
+    let path = std::env::var_os("PATH")?;
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    for folder in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
+        if !folders.iter().any(|known| known == Path::new(folder)) {
+            folders.push(folder.into());
+        }
+    }
+    // What came from one search path can be put into another.
+    std::env::join_paths(folders).ok()
 }
 
 /// Whether this is CI, where a step that cannot run is a failure.
@@ -85,6 +99,7 @@ pub(crate) fn now() -> Instant {
 )]
 fn command(name: &str) -> Command {
     let mut command = Command::new(name);
+    command.envs(search_path().map(|path| ("PATH", path)));
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     command.current_dir(
         here.parent()
@@ -95,7 +110,8 @@ fn command(name: &str) -> Command {
 
 /// The command as one would type it.
 fn line(command: &Command) -> String {
-    let environment = command.get_envs().filter_map(|(name, value)| {
+    let environment = command.get_envs().filter(|(name, _)| *name != "PATH");
+    let environment = environment.filter_map(|(name, value)| {
         Some(format!(
             "{}={}",
             name.to_string_lossy(),
@@ -129,6 +145,13 @@ mod tests {
         let error = program("no-such-program", [], &[]).unwrap_err().to_string();
         assert!(error.contains("no-such-program"), "{error}");
         assert_eq!(find("no-such-program"), None);
+    }
+
+    #[test]
+    fn programs_of_administrators_are_found_whatever_the_search_path() {
+        let output = capture("sh", ["-c", "echo $PATH"]).unwrap();
+        let folders: Vec<_> = output.stdout.trim().split(':').collect();
+        assert!(folders.contains(&"/usr/sbin"), "{folders:?}");
     }
 
     #[test]

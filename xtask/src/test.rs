@@ -1,12 +1,12 @@
-//! `cargo xtask test`: every check that a change must pass, in the order of cheapest first.
+//! `cargo xtask test`: every check that a change must pass.
 //!
 //! Stops at the first failure. A check that cannot run here says so when it is reached and again
-//! at the end.
+//! at the end; in CI that is a failure.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::run;
-use crate::{deny, lab, tools};
+use crate::{deny, lab, left_out, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -14,8 +14,8 @@ pub(crate) struct Options {
     /// while writing.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Goes to `cargo nextest run` as is, e.g. `-- core_079` for the tests with that in their name.
-    #[arg(last = true, value_name = "NEXTEST ARGUMENTS")]
+    /// Goes to the tests' runner as is, e.g. `-- core_079` for the tests with that in their name.
+    #[arg(last = true, value_name = "RUNNER ARGUMENTS")]
     pub(crate) nextest: Vec<String>,
 }
 
@@ -30,78 +30,142 @@ pub(crate) enum Outcome {
 pub(crate) fn all(options: &Options) -> Result<()> {
     let begun = run::now();
     let mut skipped = Vec::new();
-    let mut step = |name, work: &dyn Fn() -> Result<Outcome>| step(name, work, &mut skipped);
+    let left_out = left_out::begin()?;
+    let result = steps(options, &left_out, &mut skipped);
+    if result.is_ok() {
+        println!("== passed in {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    for reason in skipped {
+        println!("   skipped: {reason}");
+    }
+    for line in left_out::read() {
+        println!("   {line}");
+    }
+    result
+}
 
-    step("tools", &|| {
-        done(if options.quick {
-            tools::ensure(&[tools::NEXTEST])
-        } else {
-            tools::ensure(&[tools::DENY, tools::NEXTEST])
-        })
-    })?;
+fn steps(options: &Options, left_out: &str, skipped: &mut Vec<String>) -> Result<()> {
+    let mut step = |name, work: &dyn Fn() -> Result<Outcome>| step(name, work, skipped);
+    let tests = || done(tests(&options.nextest, left_out));
+
+    step("tools", &|| done(tools::ensure()))?;
     step("format", &|| {
         done(
             run::cargo(["fmt", "--all", "--check"])
                 .context("`cargo fmt --all` puts the formatting right"),
         )
     })?;
-    step("clippy", &|| {
-        let cargo = [
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ];
-        done(run::cargo(cargo))
-    })?;
+    // Whoever tries this for the first time sees tests first.
+    if !run::is_ci() {
+        step("tests", &tests)?;
+    }
+    step("clippy", &clippy)?;
     if !options.quick {
         step("dependency rules", &deny::rules)?;
         step("known vulnerabilities", &deny::advisories)?;
     }
-    step("doc tests", &|| {
-        done(run::cargo(["test", "--workspace", "--doc", "--locked"]))
-    })?;
-    if !options.quick {
-        step("documentation", &documentation)?;
+    // `cargo test` ran them with the others.
+    if run::is_ci() || tools::NEXTEST.is_installed() {
+        step("doc tests", &|| {
+            done(run::cargo(["test", "--workspace", "--doc", "--locked"]))
+        })?;
     }
     if !options.quick {
-        step("instruction counts", &|| done(crate::bench_with(["check"])))?;
+        step("documentation", &documentation)?;
+        step("instruction counts", &instruction_counts)?;
     }
     if options.quick || !options.nextest.is_empty() {
         skipped_by_choice("stories");
     } else {
         step("stories", &lab::stories)?;
     }
-    // Last, so that the count of tests is the last thing to read.
-    step("tests", &|| {
-        let cargo = ["nextest", "run", "--workspace", "--locked"];
-        done(run::cargo(
-            cargo
-                .into_iter()
-                .chain(options.nextest.iter().map(String::as_str)),
-        ))
-    })?;
-
-    println!("== passed in {:.1} s", begun.elapsed().as_secs_f64());
-    for reason in skipped {
-        println!("   skipped: {reason}");
+    // There the count of tests is the last thing to read.
+    if run::is_ci() {
+        step("tests", &tests)?;
     }
     Ok(())
 }
 
 /// Formats, then runs the tests that look at the repository itself.
 pub(crate) fn tidy() -> Result<()> {
-    tools::ensure(&[tools::NEXTEST])?;
     run::cargo(["fmt", "--all"])?;
-    let tests = ["--test", "tidy", "--test", "parity"];
-    run::cargo(
-        ["nextest", "run", "--locked", "-p", "ferrule-tests"]
-            .into_iter()
-            .chain(tests),
-    )
+    let runner: &[&str] = if tools::NEXTEST.is_installed() {
+        &["nextest", "run"]
+    } else {
+        &["test"]
+    };
+    let tests = [
+        "--locked",
+        "-p",
+        "ferrule-tests",
+        "--test",
+        "tidy",
+        "--test",
+        "parity",
+    ];
+    run::cargo(runner.iter().copied().chain(tests))
+}
+
+/// Runs all tests by nextest, or by `cargo test` where that is not installed: building it takes
+/// longer than the tests.
+fn tests(arguments: &[String], left_out: &str) -> Result<()> {
+    let arguments = arguments.iter().map(String::as_str);
+    let left_out = [(left_out::VARIABLE, left_out)];
+    if tools::NEXTEST.is_installed() {
+        let cargo = ["nextest", "run", "--workspace", "--locked"];
+        return run::program("cargo", cargo.into_iter().chain(arguments), &left_out);
+    }
+    println!(
+        "   cargo-nextest is not installed, so `cargo test` runs the tests one program after \
+         the other; {} builds it, once",
+        tools::NEXTEST.install_command()
+    );
+    // The first results, while the rest has not been built yet.
+    if arguments.len() == 0 {
+        run::cargo(["test", "--locked", "-p", "ferrule-core"])?;
+    }
+    let (rights, mut environment) = rights();
+    environment.extend(left_out);
+    let cargo = ["test", "--workspace", "--locked", "--no-fail-fast", "--"];
+    let cargo = rights.into_iter().chain(cargo).chain(arguments);
+    run::program("cargo", cargo, &environment)
+}
+
+/// What `cargo test` needs so that tests of someone who is not root have the rights of root over
+/// networks of their own. With nextest each test sees to that by itself (`crates/testbed`).
+fn rights() -> (Vec<&'static str>, Vec<(&'static str, &'static str)>) {
+    let unshare = ["--user", "--map-root-user", "--net", "true"];
+    let is_allowed = || run::capture("unshare", unshare).is_ok_and(|output| output.success);
+    if tools::is_root() || !is_allowed() {
+        return (Vec::new(), Vec::new());
+    }
+    let runner = "target.'cfg(all())'.runner=['unshare', '--user', '--map-root-user']";
+    let environment = vec![
+        ("FERRULE_TESTS_BEGAN_AGAIN", "1"),
+        // That of the machine is root's.
+        ("XTABLES_LOCKFILE", "/tmp/ferrule-tests-xtables.lock"),
+    ];
+    (vec!["--config", runner], environment)
+}
+
+fn clippy() -> Result<Outcome> {
+    let cargo = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    done(run::cargo(cargo))
+}
+
+fn instruction_counts() -> Result<Outcome> {
+    if let Some(reason) = tools::missing(tools::Need::Counts) {
+        return skip(format!("instruction counts: {reason}"));
+    }
+    done(crate::bench_with(["check"]))
 }
 
 /// Builds the documentation of everything, private items too, so that no link in it is dead.
@@ -133,6 +197,12 @@ fn step(name: &str, work: &dyn Fn() -> Result<Outcome>, skipped: &mut Vec<String
         }
     }
     Ok(())
+}
+
+/// A step that cannot run here, for this reason.
+pub(crate) fn skip(reason: String) -> Result<Outcome> {
+    ensure!(!run::is_ci(), "nothing may be skipped in CI: {reason}");
+    Ok(Outcome::Skipped(reason))
 }
 
 fn skipped_by_choice(name: &str) {

@@ -1,26 +1,37 @@
 //! Makes sure the programs that the other steps run are there.
 //!
-//! Cargo's own tools are built from source in the versions named here; system programs come
-//! from Debian packages. What cannot be installed is named together with the command that would.
+//! System programs come from Debian packages; what cannot be installed is named together with the
+//! command that would. Cargo's own tools are built from source in the versions named here, in CI
+//! alone: that takes longer than all tests, and there are ways without them.
 
 use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-/// A program, and the Debian package that brings it.
-const DEBIAN: &[(&str, &str)] = &[
+/// What a program is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Building, and so everything.
+    Build,
+    /// Tests: they look at what we wrote with the tools that an operator has.
+    Tests,
+    /// Counting instructions.
+    Counts,
+    /// The lab: a key that its control plane insists on.
+    Lab,
+}
+
+/// A program, the Debian package that brings it, and what it is needed for.
+const DEBIAN: &[(&str, &str, Need)] = &[
     // Crates with C parts; Rust itself also links with it.
-    ("cc", "gcc"),
-    // Tests look at what we wrote with the tools an operator has.
-    ("nft", "nftables"),
-    ("ip", "iproute2"),
-    ("kill", "procps"),
-    ("unshare", "util-linux"),
-    // Counts instructions.
-    ("valgrind", "valgrind"),
-    // The lab: a key its control plane insists on, what kube-proxy runs.
-    ("openssl", "openssl"),
-    ("iptables", "iptables"),
+    ("cc", "gcc", Need::Build),
+    ("nft", "nftables", Need::Tests),
+    ("iptables", "iptables", Need::Tests),
+    ("ip", "iproute2", Need::Tests),
+    ("kill", "procps", Need::Tests),
+    ("unshare", "util-linux", Need::Tests),
+    ("valgrind", "valgrind", Need::Counts),
+    ("openssl", "openssl", Need::Lab),
 ];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its
@@ -39,19 +50,51 @@ pub(crate) const NEXTEST: CargoTool = CargoTool {
     version: "0.9.151",
 };
 
-/// Checks and installs everything that is needed.
-pub(crate) fn ensure(cargo_tools: &[CargoTool]) -> Result<()> {
+/// Makes sure that `cargo xtask test` can begin. What tests need must be there before anything is
+/// built; steps that need more are skipped where that is missing. CI needs everything.
+pub(crate) fn ensure() -> Result<()> {
     components()?;
-    debian(|_| true)?;
-    cargo_tools.iter().try_for_each(CargoTool::ensure)
+    if run::is_ci() || can_install() {
+        ensure_for(&[Need::Tests, Need::Counts, Need::Lab])?;
+    } else {
+        ensure_for(&[Need::Tests])?;
+    }
+    if run::is_ci() {
+        DENY.ensure()?;
+        NEXTEST.ensure()?;
+    }
+    Ok(())
+}
+
+/// Checks and installs what these need.
+pub(crate) fn ensure_for(needs: &[Need]) -> Result<()> {
+    debian(|_, need| need == Need::Build || needs.contains(&need))
 }
 
 /// Checks and installs only these programs.
 pub(crate) fn ensure_programs(programs: &[&str]) -> Result<()> {
-    debian(|program| programs.contains(&program))
+    debian(|program, _| programs.contains(&program))
+}
+
+/// Why something cannot be done, if programs are missing for it.
+pub(crate) fn missing(need: Need) -> Option<String> {
+    let mut programs = DEBIAN.iter().filter(|(_, _, of)| *of == need);
+    let (program, package, _) = programs.find(|(program, ..)| run::find(program).is_none())?;
+    Some(format!("`{program}` is missing (Debian package {package})"))
 }
 
 impl CargoTool {
+    /// Whether a version that will do can be run.
+    pub(crate) fn is_installed(&self) -> bool {
+        let version = self.installed();
+        version.is_some_and(|version| satisfies(&version, self.version))
+    }
+
+    /// The command that builds it.
+    pub(crate) fn install_command(&self) -> String {
+        format!("`cargo install --locked {}@{}`", self.name, self.version)
+    }
+
     fn ensure(&self) -> Result<()> {
         let Self { name, version } = self;
         if let Some(printed) = self.installed()
@@ -116,29 +159,34 @@ fn components() -> Result<()> {
     Ok(())
 }
 
-/// Whether packages can be installed and networks made without asking.
+/// Whether networks can be made without asking.
 pub(crate) fn is_root() -> bool {
     run::capture("id", ["-u"]).is_ok_and(|output| output.stdout.trim() == "0")
 }
 
-fn debian(needed: impl Fn(&str) -> bool) -> Result<()> {
+/// Whether missing packages can be installed without asking.
+fn can_install() -> bool {
+    is_root() && run::find("apt-get").is_some()
+}
+
+fn debian(needed: impl Fn(&str, Need) -> bool) -> Result<()> {
     let missing: Vec<_> = DEBIAN
         .iter()
-        .filter(|(program, _)| needed(program))
-        .filter(|(program, _)| run::find(program).is_none())
+        .filter(|(program, _, need)| needed(program, *need))
+        .filter(|(program, ..)| run::find(program).is_none())
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
-    let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    let programs: Vec<_> = missing.iter().map(|(program, ..)| *program).collect();
+    let mut packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
     packages.sort_unstable();
     packages.dedup();
 
     println!("   missing: {}", programs.join(", "));
-    if !is_root() || run::find("apt-get").is_none() {
+    if !can_install() {
         bail!(
-            "install {} first; on Debian: sudo apt-get install {}",
+            "{} must be installed first, by root; on Debian: sudo apt-get install {}",
             programs.join(", "),
             packages.join(" ")
         );

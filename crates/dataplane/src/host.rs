@@ -60,6 +60,17 @@ pub struct SettingError {
     source: io::Error,
 }
 
+/// Why this machine has no IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFamily {
+    /// The kernel was built or started without it.
+    #[error("the kernel has no IPv6: /proc/net/if_inet6 does not exist")]
+    Missing,
+    /// The administrator does not want it.
+    #[error("IPv6 is disabled: net.ipv6.conf.all.disable_ipv6 is 1")]
+    Disabled,
+}
+
 impl Default for Host {
     fn default() -> Self {
         Self::new("/")
@@ -83,15 +94,20 @@ impl Host {
         })
     }
 
-    /// Whether the kernel has this family. IPv4 is always there.
-    pub fn supports(&self, family: Family) -> bool {
-        match family {
-            Family::V4 => true,
-            Family::V6 => {
-                let disabled = self.read("proc/sys/net/ipv6/conf/all/disable_ipv6");
-                self.path("proc/net/if_inet6").exists()
-                    && disabled.map_or(true, |value| value.trim() != "1")
-            }
+    /// Whether the kernel has this family, and has it switched on. IPv4 is always there.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self, family: Family) -> Result<(), NoFamily> {
+        if family == Family::V4 {
+            return Ok(());
+        }
+        if !self.path("proc/net/if_inet6").exists() {
+            return Err(NoFamily::Missing);
+        }
+        match self.read("proc/sys/net/ipv6/conf/all/disable_ipv6") {
+            Ok(value) if value.trim() == "1" => Err(NoFamily::Disabled),
+            _ => Ok(()),
         }
     }
 

@@ -19,13 +19,15 @@ use ferrule_core::model::Family;
 use ferrule_kernel::nfacct::Nfacct;
 
 use crate::host::{Host, SettingError};
-use crate::said;
+use crate::xtables::purge::purge;
 use crate::xtables::{diff, installed};
+use crate::{Applied, ipvs, said};
 
 mod apply;
 mod isolate;
 mod layout;
 pub(crate) mod names;
+mod probe;
 mod render;
 mod statics;
 
@@ -73,6 +75,19 @@ pub fn prepare(
 pub fn packets(counter: &str) -> io::Result<u64> {
     let found = Nfacct::open()?.get(counter).map_err(said)?;
     Ok(found.ok_or(io::ErrorKind::NotFound)?.packets)
+}
+
+/// Removes the rules of modes iptables and ipvs in both flavours of iptables, in the network
+/// namespace of the calling thread. Those of the nft flavour need no program of iptables.
+///
+/// # Errors
+/// What was attempted and why it failed. Some of it may be gone.
+pub fn remove(family: Family) -> io::Result<Applied> {
+    // Rules of both modes jump to the same chains: neither can be removed without the other.
+    match purge(family, &[&LAYOUT, &ipvs::LAYOUT]) {
+        Ok(steps) => Ok(Applied::steps(steps)),
+        Err(error) => Err(io::Error::new(error.kind(), error)),
+    }
 }
 
 /// The input of `iptables-restore` on a machine without rules and with these addresses.

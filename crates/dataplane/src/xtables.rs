@@ -27,6 +27,7 @@ pub(crate) mod link;
 pub(crate) mod listen;
 pub(crate) mod listing;
 pub(crate) mod pack;
+pub(crate) mod purge;
 pub(crate) mod removal;
 pub(crate) mod rows;
 pub(crate) mod rule;

@@ -17,7 +17,7 @@ use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::userspace::relay::Notice;
 use ferrule_dataplane::userspace::{self, Process, Userspace};
-use ferrule_dataplane::{Applied, Dataplane, error_chain, ipvs};
+use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain, ipvs};
 
 use crate::config::Config;
 use crate::config::gates::Gate;
@@ -162,18 +162,19 @@ static IPTABLES: Mode = Mode {
         Ok(())
     },
     open: |config| {
-        let options = config.iptables_options();
+        let (options, writers) = (config.iptables_options(), Writers::default());
         Ok(Box::new(move |family| {
             let opened = Iptables::open(family, options);
             let opened = opened.with_context(|| format!("no iptables support for {family}"))?;
-            Ok(Box::new(opened))
+            Ok(Box::new(opened.beside(&writers)))
         }))
     },
-    remove: |part| {
-        use io::ErrorKind::{NotFound, Unsupported};
-        // Nobody can have made rules without the program, or in a kernel without tables.
-        let open = |family| Iptables::open(family, iptables::Options::default());
-        remove_family(part, open, &[NotFound, Unsupported])
+    remove: |part| match part {
+        Part::Family(family) => iptables::remove(family).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => explain(error),
+            _ => anyhow!(error_chain(&error)),
+        }),
+        Part::Node => Ok(Applied::default()),
     },
     chains: "KUBE-SERVICES",
     render: |desired, family, config, local| {
@@ -196,10 +197,10 @@ static NFTABLES: Mode = Mode {
     packets: None,
     prepare: |_, _| Ok(()),
     open: |config| {
-        let options = config.nftables_options();
+        let (options, writers) = (config.nftables_options(), Writers::default());
         Ok(Box::new(move |family| {
-            let opened = Nftables::open(family, options).map_err(explain)?;
-            Ok(Box::new(opened))
+            let opened = nftables::open_supported(family, options).map_err(explain)?;
+            Ok(Box::new(opened.beside(&writers)))
         }))
     },
     remove: |part| {

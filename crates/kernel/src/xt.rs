@@ -149,9 +149,9 @@ impl Xt {
             family,
             variant: "",
         };
-        let hinted = ["-nft", "-legacy"]
-            .map(|variant| Programs {
-                variant,
+        let hinted = [Flavour::Nft, Flavour::Legacy]
+            .map(|flavour| Programs {
+                variant: flavour.variant(),
                 ..plain.clone()
             })
             .into_iter()
@@ -174,26 +174,48 @@ impl Xt {
         Self::with(Programs {
             folder: None,
             family,
-            variant: match flavour {
-                Flavour::Nft => "-nft",
-                Flavour::Legacy => "-legacy",
-            },
+            variant: flavour.variant(),
         })
     }
 
-    fn with(programs: Programs) -> Result<Self, XtError> {
+    /// iptables in this flavour, whatever its programs are called. The kernel is not asked: in the
+    /// legacy flavour the question would make tables.
+    ///
+    /// # Errors
+    /// There are no such programs.
+    pub fn open_for(flavour: Flavour, family: Family) -> Result<Self, XtError> {
+        let find = |variant| {
+            Self::found(Programs {
+                folder: None,
+                family,
+                variant,
+            })
+        };
+        find(flavour.variant()).or_else(|error| match find("") {
+            Ok(xt) if xt.flavour() == flavour => Ok(xt),
+            _ => Err(error),
+        })
+    }
+
+    fn found(programs: Programs) -> Result<Self, XtError> {
         let text = programs.run("", &["--version"], "")?;
         let version = Version::parse(&text);
-        let xt = Self { programs, version };
+        Ok(Self { programs, version })
+    }
+
+    fn with(programs: Programs) -> Result<Self, XtError> {
+        let xt = Self::found(programs)?;
         // Without support in the kernel the program is as good as none.
-        match xt.list(Table::Nat, "POSTROUTING")? {
-            Some(_) => Ok(xt),
-            None => Err(XtError::Refused {
-                program: "iptables".to_owned(),
-                line: None,
-                message: "the nat table cannot be used".to_owned(),
-            }),
+        for (table, chain) in [(Table::Nat, "POSTROUTING"), (Table::Filter, "INPUT")] {
+            if xt.list(table, chain)?.is_none() {
+                return Err(XtError::Refused {
+                    program: "iptables".to_owned(),
+                    line: None,
+                    message: format!("the {table} table cannot be used"),
+                });
+            }
         }
+        Ok(xt)
     }
 
     /// Which version of iptables it is, and of which flavour.
@@ -283,7 +305,9 @@ impl Programs {
             return false;
         }
         // Reading a table of the legacy flavour would make it.
-        if self.variant == "-legacy" && !self.has_legacy_mangle() {
+        if self.variant == Flavour::Legacy.variant()
+            && !legacy_tables(self.family).is_ok_and(|tables| tables.contains(&Table::Mangle))
+        {
             return false;
         }
         let saved = self.run("-save", &["-t", Table::Mangle.as_str()], "");
@@ -292,14 +316,23 @@ impl Programs {
             chains.any(|line| hints.contains(&line.split(' ').next().unwrap_or(line)))
         })
     }
+}
 
-    fn has_legacy_mangle(&self) -> bool {
-        let names = match self.family {
-            Family::V4 => "/proc/thread-self/net/ip_tables_names",
-            Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-        };
-        std::fs::read_to_string(names)
-            .is_ok_and(|names| names.lines().any(|name| name == Table::Mangle.as_str()))
+/// The tables of the legacy flavour in the network namespace of the calling thread. The kernel has
+/// one from its first use on.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn legacy_tables(family: Family) -> io::Result<Vec<Table>> {
+    let names = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    match std::fs::read_to_string(names) {
+        Ok(names) => Ok(names.lines().filter_map(Table::from_name).collect()),
+        // A kernel without this flavour.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

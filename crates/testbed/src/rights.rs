@@ -6,6 +6,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::variable;
 
@@ -14,6 +15,9 @@ const AGAIN: &str = "FERRULE_TESTS_BEGAN_AGAIN";
 
 /// Runs this test again in a user namespace, and does not return. If that is not possible: why.
 pub fn begin_again() -> String {
+    // One thread alone: while it becomes another program, the others see that one's environment.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if variable(AGAIN) {
         return "a user namespace does not give it".to_owned();
     }

@@ -132,14 +132,12 @@ fn a_setting_that_cannot_be_written_says_which_and_what_to_do() {
 fn core_041_ipv6_needs_the_kernel_and_can_be_switched_off() {
     let inet6 = ("proc/net/if_inet6", "");
     let switch = |value| ("proc/sys/net/ipv6/conf/all/disable_ipv6", value);
-    assert!(machine(&[inet6, switch("0\n")]).1.supports(Family::V6));
-    assert!(
-        machine(&[inet6]).1.supports(Family::V6),
-        "an unreadable switch counts as on"
-    );
-    assert!(!machine(&[inet6, switch("1\n")]).1.supports(Family::V6));
-    assert!(!machine(&[switch("0\n")]).1.supports(Family::V6));
-    assert!(machine(&[]).1.supports(Family::V4));
+    let check = |files: &[_]| machine(files).1.check(Family::V6);
+    assert_eq!(check(&[inet6, switch("0\n")]), Ok(()));
+    assert_eq!(check(&[inet6]), Ok(()), "an unreadable switch counts as on");
+    assert_eq!(check(&[inet6, switch("1\n")]), Err(NoFamily::Disabled));
+    assert_eq!(check(&[switch("0\n")]), Err(NoFamily::Missing));
+    assert_eq!(machine(&[]).1.check(Family::V4), Ok(()));
 }
 
 #[test]

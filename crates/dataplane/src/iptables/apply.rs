@@ -11,12 +11,13 @@ use std::net::IpAddr;
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::nfacct::Nfacct;
+use ferrule_kernel::nft::Nft;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 
 use super::isolate::{LastGood, Refused};
 use super::layout::LAYOUT;
 use super::statics::{self, HostFacts, RenderContext};
-use super::{Options, names, render};
+use super::{Options, names, probe, render};
 use crate::host::Host;
 use crate::xtables::counts::RuleCounts;
 use crate::xtables::diff::{self, Change};
@@ -25,7 +26,9 @@ use crate::xtables::layout::Layout;
 use crate::xtables::removal::removal;
 use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Sent, Tables};
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, ipvs, xtables};
+use crate::{
+    Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, Writers, ipvs, xtables,
+};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -56,7 +59,8 @@ impl Iptables {
     /// Opens iptables in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no iptables for this family (`NotFound`), or it does not work here.
+    /// There is no iptables for this family (`NotFound`), it does not work here, or the kernel lacks
+    /// what the rules need (`Unsupported`).
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
         let xt = xtables::open(family).map_err(|error| {
             let kind = match &error {
@@ -66,7 +70,11 @@ impl Iptables {
             };
             io::Error::new(kind, error)
         })?;
-        Ok(Self::new(family, options, xt))
+        let opened = Self::new(family, options, xt);
+        if opened.flavour() == Flavour::Nft {
+            probe::check(&mut Nft::open()?, family, options, opened.abilities)?;
+        }
+        Ok(opened)
     }
 
     /// Programs by this iptables.
@@ -87,6 +95,13 @@ impl Iptables {
             written: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// The same as one of these writers.
+    #[must_use]
+    pub fn beside(mut self, writers: &Writers) -> Self {
+        self.tables.join(writers);
+        self
     }
 
     /// The same by iptables' programs alone, also where the tables could be written directly.
@@ -262,7 +277,7 @@ impl Dataplane for Iptables {
         Ok(Applied::steps(sent.steps))
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         self.tables.watch()
     }
 }

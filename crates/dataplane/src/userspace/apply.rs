@@ -333,8 +333,8 @@ impl Dataplane for Userspace {
         Ok(Applied::steps(steps))
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
-        match &self.portals {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
+        match &mut self.portals {
             // Nobody else can change the table.
             Portals::Nftables(_, firewall) => firewall.watch(),
             Portals::Iptables(chains) => chains.watch(),

@@ -336,7 +336,7 @@ impl PortalChains {
     }
 
     /// Watchers for external changes.
-    pub fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    pub fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         self.tables.watch()
     }
 }

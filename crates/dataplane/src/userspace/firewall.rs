@@ -90,8 +90,8 @@ impl Firewall {
     }
 
     /// Watchers for external changes to the rule.
-    pub fn watch(&self) -> Vec<Box<dyn Watcher>> {
-        let tables = self.tables.as_ref().filter(|_| self.there);
+    pub fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
+        let tables = self.tables.as_mut().filter(|_| self.there);
         tables.map_or_else(Vec::new, Tables::watch)
     }
 }

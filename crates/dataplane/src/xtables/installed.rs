@@ -51,6 +51,11 @@ impl Saved {
         }
     }
 
+    /// Adds what was printed about a table.
+    pub fn insert(&mut self, table: Table, printed: String) {
+        self.0.insert(table, printed);
+    }
+
     /// Whether the kernel has this table.
     pub fn has(&self, table: Table) -> bool {
         self.0.contains_key(&table)

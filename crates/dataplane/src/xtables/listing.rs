@@ -35,8 +35,8 @@ enum Content {
     Ours(Vec<u64>),
     /// A base chain, with all rules.
     Base(Vec<nft::Rule>),
-    /// An external chain.
-    External,
+    /// An external chain, or one that is to be removed whatever is in it.
+    Unread,
 }
 
 impl Listing {
@@ -60,6 +60,35 @@ impl Listing {
         for held in nft.all_chains(kernel)? {
             if let Some(table) = Table::from_name(&held.table) {
                 listing.add(nft, table, held.object.name)?;
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Reads which chains there are, and the rules of base chains: all that a removal asks about.
+    /// The rules of ours, which are nearly all there are, stay unread.
+    pub fn read_for_removal<T: Transport>(
+        nft: &mut Nft<T>,
+        family: Family,
+        layout: &'static Layout,
+    ) -> Result<Self, RequestError> {
+        let kernel = kernel_family(family);
+        let mut listing = Self {
+            family,
+            layout,
+            tables: BTreeSet::new(),
+            chains: BTreeMap::new(),
+        };
+        for held in nft.all_chains(kernel)? {
+            let Some(table) = Table::from_name(&held.table) else {
+                continue;
+            };
+            listing.tables.insert(table);
+            if is_base_chain(&held.object.name) {
+                listing.add(nft, table, held.object.name)?;
+            } else {
+                let chains = listing.chains.entry(table).or_default();
+                chains.insert(held.object.name, Content::Unread);
             }
         }
         Ok(listing)
@@ -102,7 +131,7 @@ impl Listing {
         } else if is_base_chain(&name) {
             Content::Base(rules(nft, family, table, &name, |rule| rule)?)
         } else {
-            Content::External
+            Content::Unread
         };
         let chains = self.chains.entry(table).or_default();
         chains.insert(name, content);

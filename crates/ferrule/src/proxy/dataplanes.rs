@@ -3,6 +3,7 @@
 use anyhow::bail;
 use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
+use ferrule_dataplane::host::Host;
 use ferrule_dataplane::{Dataplane, DryRun};
 
 use crate::config::options::Options;
@@ -11,8 +12,9 @@ use crate::sync::Backend;
 
 /// Opens what the mode needs, one backend per family. Nothing is written yet.
 ///
-/// A family that this machine cannot program is left out, if there is another one.
-pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Vec<Backend>> {
+/// A family that this machine lacks or cannot program is left out, if there is another one. That is
+/// decided here, once: it is logged and not tried again.
+pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
     let mut open: OpenFamily = if options.dry_run {
         Box::new(|family| Ok(Box::new(DryRun(family))))
     } else {
@@ -21,10 +23,15 @@ pub fn open(options: &Options, families: &[Family]) -> anyhow::Result<Vec<Backen
     };
     let mut backends = Vec::new();
     let mut failures = Vec::new();
-    for family in families {
-        let dataplane = open(*family);
+    for family in Family::ALL {
+        if let Err(why) = host.check(family) {
+            let err = why.to_string();
+            tracing::info!(ipFamily = %family, err, "Not programming this IP family");
+            continue;
+        }
+        let dataplane = open(family);
         let own_flows = options.dry_run || options.config.mode().relays;
-        match dataplane.and_then(|dataplane| backend(*family, dataplane, own_flows)) {
+        match dataplane.and_then(|dataplane| backend(family, dataplane, own_flows)) {
             Ok(backend) => backends.push(backend),
             Err(error) => failures.push((family, error)),
         }
@@ -56,7 +63,7 @@ fn backend(
     })
 }
 
-fn warn(failures: &[(&Family, anyhow::Error)]) {
+fn warn(failures: &[(Family, anyhow::Error)]) {
     for (family, error) in failures {
         let err = format!("{error:#}");
         tracing::warn!(ipFamily = %family, err, "Not programming this IP family");

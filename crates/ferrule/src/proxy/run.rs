@@ -64,11 +64,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
 async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let signals = Signals::open()?;
     let host = Host::default();
-    let families: Vec<Family> = Family::ALL
-        .into_iter()
-        .filter(|family| host.supports(*family))
-        .collect();
-    let backends = dataplanes::open(options, &families)?;
+    let backends = dataplanes::open(options, &host)?;
     if !options.dry_run {
         prepare(&host, &options.config)?;
     }
@@ -143,7 +139,13 @@ impl<'a> Program<'a> {
         let period = Period::new(config.sync_period.to_std());
         let setup = Setup {
             backends,
-            observer: Reporter::new(metrics.clone(), health.clone(), service_health, recorder),
+            observer: Reporter::new(
+                metrics.clone(),
+                health.clone(),
+                service_health,
+                recorder,
+                node_name.clone(),
+            ),
             lifecycle: Startup {
                 guard: Guard::new(sender.clone(), period.clone()),
                 families: families.clone(),

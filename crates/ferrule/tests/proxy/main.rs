@@ -9,8 +9,10 @@ mod iptables;
 mod rights;
 mod rules;
 mod support;
+mod sweep;
 
 use std::fs;
+use std::io::BufRead as _;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
@@ -94,17 +96,22 @@ fn core_055_signals_end_the_program_at_once_and_sigusr1_does_not() {
 
 #[test]
 fn core_055_sigterm_ends_it_as_the_first_process_of_a_container_too() {
+    let container = || {
+        let mut unshare = Command::new("unshare");
+        let namespaces = ["--user", "--map-root-user", "--pid"];
+        unshare
+            .args(namespaces)
+            .args(["--fork", "--kill-child", "--"]);
+        unshare
+    };
+    let tried = container().arg("true").output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        leave_out("a namespace of processes needs user namespaces, which are not allowed");
+        return;
+    }
     let health = free_address();
-    let mut command = Command::new("unshare");
+    let mut command = container();
     command
-        .args([
-            "--user",
-            "--map-root-user",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--",
-        ])
         .arg(env!("CARGO_BIN_EXE_ferrule"))
         .arg("proxy")
         .arg("--hostname-override=node-a")
@@ -422,4 +429,37 @@ fn core_043_both_families_run_though_the_node_has_addresses_of_one() {
             format!("kubeproxy_sync_proxy_rules_last_timestamp_seconds{{ip_family=\"{family}\"}}");
         assert!(proxy.metric(&synced).is_some(), "{family}");
     }
+}
+
+#[test]
+fn https_proxy_leads_to_the_api_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (health, metrics) = (free_address(), free_address());
+    let mut command = ferrule();
+    for name in ["https_proxy", "no_proxy", "NO_PROXY"] {
+        command.env_remove(name);
+    }
+    let way = format!("http://{}", listener.local_addr().unwrap());
+    command.env("HTTPS_PROXY", way).args([
+        "proxy",
+        "--dry-run",
+        "--hostname-override=node-a",
+        "--master=https://192.0.2.1:6443",
+        &format!("--healthz-bind-address={health}"),
+        &format!("--metrics-bind-address={metrics}"),
+    ]);
+    let proxy = Proxy::spawn(command, health, metrics);
+    let what = format!("the proxy is asked\n{}", proxy.log());
+    let (client, _) = until(&what, || listener.accept().ok());
+    client.set_nonblocking(false).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    let mut first = String::new();
+    std::io::BufReader::new(client)
+        .read_line(&mut first)
+        .unwrap();
+    assert_eq!(first, "CONNECT 192.0.2.1:6443 HTTP/1.1\r\n");
+    let log = proxy.log();
+    assert!(log.contains("Using a proxy for the API server"), "{log}");
+    assert!(log.contains("HTTPS_PROXY"), "{log}");
 }

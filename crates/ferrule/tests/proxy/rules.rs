@@ -48,7 +48,9 @@ fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
 #[test]
 fn what_others_do_to_our_rules_is_undone() {
     in_namespace(|| {
-        let proxy = start(NFTABLES, &["--iptables-min-sync-period=0s"]);
+        // Repairs that come so often are made at intervals, of a sync period at most.
+        let quick = ["--iptables-min-sync-period=0s", "--iptables-sync-period=1s"];
+        let proxy = start(NFTABLES, &quick);
         let rules = ruleset();
         let healed = |what: &str| {
             until(&format!("healed after {what}"), || {
@@ -182,6 +184,23 @@ fn in_mode_iptables_a_restart_writes_nothing_and_a_flush_is_undone() {
         until("all rules are back", || {
             (steps(&second) > 0 && iptables_rules() == rules).then_some(())
         });
+    });
+}
+
+#[test]
+fn core_041_with_ipv6_disabled_ipv4_runs_alone_and_the_log_says_so_once() {
+    in_namespace(|| {
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
+        for mode in [NFTABLES, IPTABLES] {
+            let proxy = start(mode, &[]);
+            let log = proxy.log();
+            let told = log.matches("Not programming this IP family").count();
+            assert_eq!(told, 1, "{log}");
+            assert!(log.contains("ipFamily=\"IPv6\""), "{log}");
+            assert!(log.contains("IPv6 is disabled"), "{log}");
+        }
+        assert!(!ruleset().contains("table ip6"), "{}", ruleset());
+        assert!(iptables_rules() > 30);
     });
 }
 

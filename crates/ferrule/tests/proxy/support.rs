@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub use ferrule_testbed::{in_namespace, run};
+pub use ferrule_testbed::{in_namespace, leave_out, run};
 
 /// Far longer than anything takes; only a failing test waits so long.
 pub const LONG: Duration = Duration::from_secs(30);

@@ -9,6 +9,16 @@ pub enum Flavour {
     Nft,
 }
 
+impl Flavour {
+    /// What names of its programs have behind `iptables`.
+    pub const fn variant(self) -> &'static str {
+        match self {
+            Self::Nft => "-nft",
+            Self::Legacy => "-legacy",
+        }
+    }
+}
+
 /// A version and its flavour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {

@@ -122,8 +122,16 @@ async fn socks_target(client: &mut TcpStream) -> String {
     client.write_all(&[1, 0]).await.unwrap();
     let mut request = [0; 4];
     client.read_exact(&mut request).await.unwrap();
-    assert_eq!(request, [5, 1, 0, 3], "connect to a name");
-    let host = text(client).await;
+    assert_eq!(request[..3], [5, 1, 0], "connect");
+    let host = match request[3] {
+        3 => text(client).await,
+        4 => {
+            let mut address = [0; 16];
+            client.read_exact(&mut address).await.unwrap();
+            format!("[{}]", std::net::Ipv6Addr::from(address))
+        }
+        kind => panic!("an address of kind {kind}"),
+    };
     let port = client.read_u16().await.unwrap();
     format!("{user}:{password}@{host}:{port}")
 }
@@ -259,6 +267,19 @@ fn a_socks_proxy_resolves_the_name_and_checks_the_password() {
                 .all(|target| *target == format!("me:p@ss@{TARGET}")),
             "{asked:?}"
         );
+    });
+}
+
+#[test]
+fn a_socks_proxy_is_given_an_ipv6_address_as_such() {
+    run(async {
+        let server = Server::start().await;
+        let proxy = TestProxy::start(Manner::Socks5, &server).await;
+        let url = format!("socks5://me:pass@{}", proxy.address);
+        watches(&api_behind(&url, "http://[2001:db8::1]:6443"), &server).await;
+        let asked = proxy.asked();
+        let wanted = "me:pass@[2001:db8::1]:6443";
+        assert!(asked.iter().all(|target| target == wanted), "{asked:?}");
     });
 }
 
