@@ -127,13 +127,13 @@ impl Context {
 
     /// Traffic from pods and from the network: to the address at which it came in, so that answers
     /// leave from where they are expected.
-    fn from_outside(&self, port: Port) -> Target {
+    fn for_outside(&self, port: Port) -> Target {
         self.bind
             .map_or(Target::Redirect(port), |ip| Target::Dnat(ip, port))
     }
 
     /// Traffic of the node itself.
-    fn from_node(&self, port: Port) -> Target {
+    fn for_node(&self, port: Port) -> Target {
         self.bind
             .or(self.host)
             .map_or(Target::Redirect(port), |ip| Target::Dnat(ip, port))
@@ -161,7 +161,7 @@ pub fn rules(key: &PortKey, served: &Served, context: &Context) -> PortRules {
             parts.extend_from_slice(more);
             rules.add(at, false, Rule::new(parts, target));
         };
-        let (outside, node) = (context.from_outside(port), context.from_node(port));
+        let (outside, node) = (context.for_outside(port), context.for_node(port));
         match (portal.kind, portal.ip) {
             (FrontendKind::ClusterIp | FrontendKind::LoadBalancerIp, Some(ip)) => {
                 // Who may not use the address is not led to the proxy. Of datagrams the proxy could

@@ -146,9 +146,13 @@ impl Container {
     const fn comment(self) -> &'static str {
         match self {
             Self::Portals => "proxy ports of Service addresses",
-            Self::Inside => "the same for clients in the cluster, where that differs",
+            Self::Inside => {
+                "proxy ports of Service addresses for clients in the cluster, where that differs"
+            }
             Self::NodePorts => "proxy ports of NodePorts",
-            Self::NodePortsInside => "the same for clients in the cluster, where that differs",
+            Self::NodePortsInside => {
+                "proxy ports of NodePorts for clients in the cluster, where that differs"
+            }
             Self::Refused => "Service addresses without endpoints",
             Self::RefusedNodePorts => "NodePorts without endpoints",
             Self::ProxyPorts => "ports on which the proxy listens",

@@ -530,12 +530,11 @@ fn drawings(shapes: &[Option<(u8, bool, bool)>]) -> BTreeMap<PortKey, Drawing> {
     let all = cluster.desired.exposures(Family::V4).into_iter();
     all.map(|exposure| {
         let plan = plan(exposure);
-        let first = 40000 + 10 * exposure.key.service.name().len() as u16;
-        let ports = plan.lanes().into_iter().zip(
-            first
-                + u16::from(exposure.key.service.name().as_bytes()[1]) * 4
-                + 2 * u16::from(&*exposure.key.name == "second")..,
-        );
+        // Each Service port has two of its own.
+        let service = u16::from(exposure.key.service.name().as_bytes()[1]);
+        let second = u16::from(&*exposure.key.name == "second");
+        let first = 40000 + 4 * service + 2 * second;
+        let ports = plan.lanes().into_iter().zip(first..);
         let served = Served {
             ports: ports.collect(),
             plan,
