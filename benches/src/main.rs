@@ -17,6 +17,7 @@ mod floor;
 mod memory;
 mod nftables;
 mod paths;
+mod relay;
 mod sources;
 mod spread;
 
@@ -34,6 +35,20 @@ const QUICK: nftables::Extent = nftables::Extent {
     changes: 400,
 };
 
+const RELAY: relay::Extent = relay::Extent {
+    rounds: 7,
+    stream: 1 << 30,
+    requests: 10_000,
+    connections: 1_000,
+    idle: 6_000,
+};
+const RELAY_QUICK: relay::Extent = relay::Extent {
+    rounds: 3,
+    stream: 1 << 27,
+    requests: 1_000,
+    connections: 100,
+    idle: 1_000,
+};
 const FULL_SOURCES: sources::Extent = sources::Extent {
     sizes: &[
         (1, 1_000),
@@ -65,18 +80,29 @@ fn main() -> std::process::ExitCode {
             return code(sources::run(&FULL_SOURCES).map_err(|error| error.to_string()));
         }
         ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
+        ["relay", "serve", endpoint] => {
+            return code(relay::serve(endpoint).map_err(|error| error.to_string()));
+        }
+        ["relay"] => return relay(&RELAY, None),
+        ["relay", "--quick"] => return relay(&RELAY_QUICK, None),
+        ["relay", "--haproxy", program] => return relay(&RELAY, Some(program)),
+        ["relay", "--quick", "--haproxy", program] => return relay(&RELAY_QUICK, Some(program)),
         ["check"] => return code(check::run(false)),
         ["check", "--renew"] => return code(check::run(true)),
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
                 "usage: ferrule-bench core [--quick] | nftables [--quick] | sources | memory \
-                 | check [--renew] | path NAME"
+                 | relay [--quick] [--haproxy PROGRAM] | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;
         }
     }
     std::process::ExitCode::SUCCESS
+}
+
+fn relay(extent: &relay::Extent, haproxy: Option<&str>) -> std::process::ExitCode {
+    code(relay::run(extent, haproxy).map_err(|error| error.to_string()))
 }
 
 fn nftables(extent: &nftables::Extent, sources: &sources::Extent) -> Result<(), String> {

@@ -120,6 +120,15 @@ enum Subject {
         #[arg(long)]
         quick: bool,
     },
+    /// The relay of mode userspace beside HAProxy, on loopback: streams, requests, connections,
+    /// memory.
+    ///
+    /// Needs root and `taskset`, and `haproxy` on the path for something to compare with.
+    Relay {
+        /// Less of everything, to see that it runs at all.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Counts instructions of the paths that matter and compares them with the recorded ones.
     Check {
         /// Records what is now.
@@ -132,6 +141,7 @@ fn bench(subject: &Subject) -> Result<()> {
     let arguments = match subject {
         Subject::Core { quick } => ["core"].into_iter().chain(quick.then_some("--quick")),
         Subject::Nftables { quick } => return bench_nftables(*quick),
+        Subject::Relay { quick } => return bench_relay(*quick),
         Subject::Check { renew } => {
             tools::ensure_for(&[tools::Need::Counts])?;
             ["check"].into_iter().chain(renew.then_some("--renew"))
@@ -153,6 +163,13 @@ const BENCH: [&str; 7] = [
 /// Runs the program that measures.
 pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
     run::cargo(BENCH.into_iter().chain(arguments))
+}
+
+fn bench_relay(quick: bool) -> Result<()> {
+    let haproxy = run::find("haproxy").map(|program| program.display().to_string());
+    let haproxy = haproxy.iter().flat_map(|program| ["--haproxy", program]);
+    let arguments = ["relay"].into_iter().chain(quick.then_some("--quick"));
+    bench_with(arguments.chain(haproxy))
 }
 
 fn bench_nftables(quick: bool) -> Result<()> {

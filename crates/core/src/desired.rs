@@ -44,9 +44,9 @@ pub struct Exposure {
     pub frontends: Box<[Frontend]>,
     /// All endpoints that some frontend may use, in the text order of `ip:port`.
     pub endpoints: Box<[Endpoint]>,
-    /// For UDP only: every endpoint that answers, used or not, in the same order. A tracked flow
-    /// to anything else is stale.
-    pub udp_backends: Box<[(IpAddr, Port)]>,
+    /// For UDP, and for TCP if it is relayed: every endpoint that answers, used or not, in the same
+    /// order. A tracked flow to anything else is stale.
+    pub answering: Box<[(IpAddr, Port)]>,
     /// How an endpoint is chosen.
     pub algorithm: Algorithm,
     /// Seconds a client stays with its endpoint.

@@ -27,6 +27,8 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// `bindAddress`: overrides the node's address. `None` when unspecified.
     pub bind_address: Option<IpAddr>,
+    /// Connections over TCP are relayed: those to endpoints that shut down must be known.
+    pub relays: bool,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             detect_local: DetectLocal::ClusterCidr(Box::default()),
             node_port_addresses: NodePortAddresses::default(),
             bind_address: None,
+            relays: false,
         }
     }
 }

@@ -132,8 +132,7 @@ impl<T: Transport> Flows<T> {
         };
         let addresses: BTreeSet<Address> = old.keys().chain(new.keys()).copied().collect();
         let answers = |map: &BTreeMap<Address, Arc<Exposure>>, address: &Address| {
-            map.get(address)
-                .map(|exposure| exposure.udp_backends.clone())
+            map.get(address).map(|exposure| exposure.answering.clone())
         };
         let different = addresses
             .into_iter()
@@ -221,7 +220,7 @@ impl Judge<'_> {
         }
         match self.backends.get(&address) {
             Some(exposure) => !exposure
-                .udp_backends
+                .answering
                 .iter()
                 .any(|(ip, port)| *ip == answers.ip() && port.get() == answers.port()),
             // It is an ordinary address again, to which there may be flows of its own.

@@ -22,6 +22,7 @@ pub mod ipvs;
 mod listen;
 pub mod nftables;
 mod probe;
+pub mod userspace;
 mod xtables;
 
 pub use dry_run::DryRun;

@@ -24,9 +24,9 @@ mod batch;
 mod create;
 mod diff;
 mod isolate;
-mod names;
+pub(crate) mod names;
 mod probe;
-mod program;
+pub(crate) mod program;
 mod render;
 mod ruleset;
 #[cfg(test)]

@@ -15,7 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
-use ferrule_dataplane::{iptables, nftables};
+use ferrule_dataplane::userspace::PortalsBy;
+use ferrule_dataplane::userspace::relay::{self, UdpIdle};
+use ferrule_dataplane::{iptables, nftables, userspace};
 use ipnet::IpNet;
 
 pub mod encode;
@@ -23,6 +25,7 @@ pub mod flags;
 pub mod gates;
 pub mod go;
 pub mod options;
+pub mod port_range;
 pub mod reload;
 pub mod v1alpha1;
 pub mod validate;
@@ -66,7 +69,7 @@ pub struct Config {
     pub enable_profiling: bool,
     /// Metrics hidden since this version are shown.
     pub show_hidden_metrics_for_version: String,
-    /// `iptables`, `ipvs` or `nftables`.
+    /// `iptables`, `ipvs`, `nftables` or `userspace`.
     pub mode: String,
     /// Sync at least this often.
     pub sync_period: GoDuration,
@@ -102,6 +105,13 @@ pub struct Config {
     pub oom_score_adj: i32,
     /// What to set about connection tracking.
     pub conntrack: Conntrack,
+    /// Ports on which mode userspace listens; nothing means any.
+    pub port_range: String,
+    /// How long mode userspace remembers an idle UDP client; `None` means as long as connection
+    /// tracking does.
+    pub udp_idle_timeout: Option<GoDuration>,
+    /// What leads to these ports in mode userspace. No file has it.
+    pub userspace_portals: PortalsBy,
 }
 
 /// Settings of mode ipvs.
@@ -216,6 +226,24 @@ impl Config {
         }
     }
 
+    /// What mode userspace needs to know, which must be the chosen one.
+    pub fn userspace_options(&self) -> userspace::Options {
+        let udp_idle = self.udp_idle_timeout.map(GoDuration::to_std);
+        let defaults = userspace::Options::default();
+        userspace::Options {
+            bind: self.bind_ip(),
+            mark: 1 << (self.masquerade_bit() & 31),
+            localhost_node_ports: self.iptables_localhost_node_ports,
+            portals: self.userspace_portals,
+            relay: relay::Options {
+                // Validation has read it before.
+                proxy_ports: port_range::parse(&self.port_range).ok().flatten(),
+                udp_idle: udp_idle.map_or_else(UdpIdle::default, UdpIdle::always),
+                ..defaults.relay
+            },
+        }
+    }
+
     /// The address that overrides the node's own; `None` while it is unspecified.
     pub fn bind_ip(&self) -> Option<IpAddr> {
         parse_ip(&self.bind_address).filter(|ip| !ip.is_unspecified())
@@ -254,6 +282,7 @@ impl Config {
             detect_local: self.detect_local(),
             node_port_addresses: self.node_ports(),
             bind_address: self.bind_ip(),
+            relays: self.mode().relays,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -14,6 +15,8 @@ use ferrule_core::model::Family;
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_dataplane::userspace::relay::Notice;
+use ferrule_dataplane::userspace::{self, Process, Userspace};
 use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain, ipvs};
 
 use crate::config::Config;
@@ -56,6 +59,9 @@ pub struct Mode {
     pub render: fn(&Desired, Family, &Config, &[IpAddr]) -> anyhow::Result<String>,
     /// What becomes of its rules when the program ends.
     pub on_exit: OnExit,
+    /// Whether this process stands between clients and endpoints. Then tracked flows lead to it,
+    /// and the mode itself keeps them in order.
+    pub relays: bool,
 }
 
 /// Opens the dataplane of one family.
@@ -124,7 +130,6 @@ pub enum OnExit {
     /// They stay, and Services go on working.
     Keep,
     /// They are removed: without the program they would lead nowhere.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for modes that relay"))]
     Remove,
 }
 
@@ -134,6 +139,7 @@ pub static ALL: &[&Mode] = &[
     &IPTABLES,
     &NFTABLES,
     &IPVS,
+    &USERSPACE,
     #[cfg(test)]
     &paper::PAPER,
 ];
@@ -176,6 +182,7 @@ static IPTABLES: Mode = Mode {
         Ok(iptables::render(desired, family, options, local))
     },
     on_exit: OnExit::Keep,
+    relays: false,
 };
 
 static NFTABLES: Mode = Mode {
@@ -208,6 +215,7 @@ static NFTABLES: Mode = Mode {
         Ok(nftables::text(desired, family, options)?)
     },
     on_exit: OnExit::Keep,
+    relays: false,
 };
 
 static IPVS: Mode = Mode {
@@ -234,7 +242,57 @@ static IPVS: Mode = Mode {
     chains: "KUBE-SERVICES",
     render: |_, _, _, _| bail!("mode ipvs cannot be rendered yet; there are: nftables, iptables"),
     on_exit: OnExit::Keep,
+    relays: false,
 };
+
+static USERSPACE: Mode = Mode {
+    name: "userspace",
+    about: Some("Connections copied by this process"),
+    gate: None,
+    section: Section::Iptables,
+    node_port_addresses: &[],
+    audit: Audit::Hourly,
+    metrics: &[Group::Partial],
+    packets: None,
+    open: |config| {
+        let options = config.userspace_options();
+        let process = Process::start(&options, Arc::new(tell)).context("cannot start the relay")?;
+        Ok(Box::new(move |family| {
+            let opened = Userspace::open(family, options.clone(), process.clone());
+            Ok(Box::new(opened.map_err(explain)?))
+        }))
+    },
+    prepare: |_, _| Ok(()),
+    remove: |part| match part {
+        Part::Family(family) => Ok(Applied::steps(userspace::remove(family).map_err(explain)?)),
+        Part::Node => Ok(Applied::default()),
+    },
+    chains: "KUBE-PORTALS-CONTAINER",
+    render: |desired, family, config, _| {
+        let options = config.userspace_options();
+        Ok(userspace::text(desired, family, &options)?)
+    },
+    on_exit: OnExit::Remove,
+    relays: true,
+};
+
+/// Logs what an operator should know of the relay.
+#[expect(clippy::needless_pass_by_value, reason = "it is given away")]
+fn tell(notice: Notice) {
+    match notice {
+        Notice::Exhausted { key, error } => {
+            let err = error_chain(&error);
+            tracing::error!(ipFamily = %key.family, servicePortName = %key.port, err, "Out of descriptors or memory; new connections wait");
+        }
+        Notice::Share { key, open } => {
+            tracing::warn!(ipFamily = %key.family, servicePortName = %key.port, open, "A Service port has its share of all descriptors; its new connections wait");
+        }
+        Notice::Failed { key, error } => {
+            let err = error_chain(&error);
+            tracing::error!(ipFamily = %key.family, servicePortName = %key.port, err, "A proxy port failed; will retry");
+        }
+    }
+}
 
 /// The mode of this name.
 pub fn find(name: &str) -> Option<&'static Mode> {

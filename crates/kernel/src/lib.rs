@@ -10,6 +10,7 @@
 
 pub mod conntrack;
 pub mod exchange;
+pub mod inet;
 pub mod ipset;
 pub mod ipvs;
 pub mod memory;

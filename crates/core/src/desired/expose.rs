@@ -49,6 +49,7 @@ pub(super) fn draw(
         service,
         cluster_ip,
         external_ips: external_ips(settings, service, family),
+        relays: settings.relays,
     };
     let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
@@ -88,6 +89,7 @@ struct Draft<'a> {
     service: &'a Service,
     cluster_ip: IpAddr,
     external_ips: Vec<(FrontendKind, IpAddr)>,
+    relays: bool,
 }
 
 impl Draft<'_> {
@@ -160,13 +162,14 @@ impl Draft<'_> {
                 protocol: port.protocol,
             },
             frontends: std::iter::once(cluster).chain(external).collect(),
-            udp_backends: match port.protocol {
-                Protocol::Udp => candidates
+            answering: match port.protocol {
+                Protocol::Tcp if !self.relays => Box::default(),
+                Protocol::Tcp | Protocol::Udp => candidates
                     .iter()
                     .filter(|candidate| candidate.endpoint.serving)
                     .map(|candidate| (candidate.endpoint.ip, candidate.port))
                     .collect(),
-                Protocol::Tcp | Protocol::Sctp => Box::default(),
+                Protocol::Sctp => Box::default(),
             },
             endpoints,
             algorithm: Algorithm::default(),

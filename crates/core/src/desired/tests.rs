@@ -354,7 +354,7 @@ fn flows(exposure: Option<&Exposure>) -> (Vec<Address>, Vec<(IpAddr, Port)>) {
     let udp = exposure.filter(|exposure| exposure.key.protocol == Protocol::Udp);
     udp.map_or_else(Default::default, |exposure| {
         let addresses = exposure.holding().map(|held| exposure.address(held));
-        (addresses.collect(), exposure.udp_backends.to_vec())
+        (addresses.collect(), exposure.answering.to_vec())
     })
 }
 
@@ -391,7 +391,7 @@ fn core_098_only_udp_endpoint_or_address_changes_make_flows_stale() {
 }
 
 #[test]
-fn udp_backends_are_all_that_answer_used_or_not() {
+fn backends_of_udp_are_all_that_answer_used_or_not() {
     let mut scene = Cluster::new();
     let endpoints = [
         ep("10.1.0.1").local(),
@@ -406,7 +406,7 @@ fn udp_backends_are_all_that_answer_used_or_not() {
     let exposure = scene.exposure("ns/a");
     assert_eq!(exposure.endpoints.len(), 1);
     let answering: Vec<_> = exposure
-        .udp_backends
+        .answering
         .iter()
         .map(|(ip, _)| ip.to_string())
         .collect();

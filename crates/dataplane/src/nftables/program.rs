@@ -22,7 +22,7 @@ use super::names::{Container, MatchKey, Pick};
 const LONGEST_INTERFACE: usize = 15;
 
 /// Registers that an address fills.
-const fn words(family: Family) -> u8 {
+pub const fn words(family: Family) -> u8 {
     match family {
         Family::V4 => 1,
         Family::V6 => 4,
@@ -72,6 +72,11 @@ const fn key_registers(family: Family, match_key: MatchKey) -> u8 {
 
 /// Loads what tells packets of this match key apart.
 pub fn load_key(family: Family, match_key: MatchKey) -> Vec<Expr> {
+    load_key_at(family, match_key, 0)
+}
+
+/// The same into the registers from this one on.
+pub fn load_key_at(family: Family, match_key: MatchKey, first: u8) -> Vec<Expr> {
     let ports = |from| {
         [
             Expr::protocol(Reg::new(from)),
@@ -79,10 +84,10 @@ pub fn load_key(family: Family, match_key: MatchKey) -> Vec<Expr> {
         ]
     };
     match match_key {
-        MatchKey::NodePort => ports(0).into(),
+        MatchKey::NodePort => ports(first).into(),
         MatchKey::Address => {
-            let mut program = vec![Expr::destination_address(family, Reg::FIRST)];
-            program.extend(ports(words(family)));
+            let mut program = vec![Expr::destination_address(family, Reg::new(first))];
+            program.extend(ports(first + words(family)));
             program
         }
     }

@@ -60,7 +60,7 @@ fn exposure(name: &str, frontends: &[Frontend], endpoints: &[Endpoint]) -> Expos
         },
         frontends: frontends.into(),
         endpoints: endpoints.into(),
-        udp_backends: Box::default(),
+        answering: Box::default(),
         algorithm: Algorithm::Random,
         affinity_seconds: None,
         source_ranges: Box::default(),

@@ -95,6 +95,11 @@ impl Document {
         }
     }
 
+    /// Adds the stages of another one behind.
+    pub fn append(&mut self, mut other: Self) {
+        self.stages.append(&mut other.stages);
+    }
+
     /// Keeps only what concerns these tables.
     pub fn retain(&mut self, keep: impl Fn(Table) -> bool) {
         self.stages.retain(|stage| keep(stage.table));

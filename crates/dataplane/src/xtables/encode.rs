@@ -168,6 +168,7 @@ impl Encoder {
             }
             Part::FromLocal => Extension::local(true),
             Part::ToLocal => Extension::local(false),
+            Part::NotBridged => Extension::not_bridged(),
             Part::Marked(bit) => {
                 self.mark(*bit, CmpOp::Equal);
                 return Some(());
@@ -239,6 +240,7 @@ impl Encoder {
                 let masquerade = Extension::masquerade(family, random_fully);
                 Some(Expr::Target(masquerade))
             }
+            Target::Redirect(port) => Some(Expr::Target(Extension::redirect(family, port.get()))),
             Target::Dnat(ip, port) => Some(Expr::Target(Extension::dnat(ip, port.get()))),
         });
     }

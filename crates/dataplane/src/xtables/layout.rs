@@ -65,10 +65,6 @@ pub enum Position {
     /// Before all other rules.
     First,
     /// Behind all other rules.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "mode userspace adds jumps last")
-    )]
     Last,
 }
 
@@ -176,6 +172,16 @@ impl Jump {
             table,
             from,
             position: Position::First,
+            rule,
+        }
+    }
+
+    /// A jump that becomes the last rule of its base chain.
+    pub const fn last(table: Table, from: &'static str, rule: Rule) -> Self {
+        Self {
+            table,
+            from,
+            position: Position::Last,
             rule,
         }
     }

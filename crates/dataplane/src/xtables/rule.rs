@@ -48,6 +48,8 @@ pub enum Part {
     FromLocal,
     /// The destination is this machine's.
     ToLocal,
+    /// It did not come in by a port of a bridge.
+    NotBridged,
     /// The bit of the mark is set.
     Marked(u32),
     /// The bit of the mark is not set.
@@ -101,6 +103,8 @@ pub enum Target {
     },
     /// Gets this destination.
     Dnat(IpAddr, Port),
+    /// Gets an address of this machine as its destination, and this port.
+    Redirect(Port),
 }
 
 impl Rule {
@@ -179,6 +183,7 @@ impl Part {
             Self::InputNot(name) => write!(out, " ! -i {name}"),
             Self::FromLocal => out.write_str(" -m addrtype --src-type LOCAL"),
             Self::ToLocal => out.write_str(" -m addrtype --dst-type LOCAL"),
+            Self::NotBridged => out.write_str(" -m physdev ! --physdev-is-in"),
             Self::Marked(bit) => write!(out, " -m mark --mark {0}/{0}", Mark(*bit)),
             Self::NotMarked(bit) => write!(out, " -m mark ! --mark {0}/{0}", Mark(*bit)),
             Self::State(states) => write!(out, " -m conntrack --ctstate {states}"),
@@ -248,9 +253,11 @@ impl Part {
             }
             // Two blanks: iptables writes so.
             Self::Count(counter) => write!(out, " -m nfacct --nfacct-name  {counter}"),
-            Self::FromLocal | Self::ToLocal | Self::State(_) | Self::StateNot(_) => {
-                self.restore(out)
-            }
+            Self::FromLocal
+            | Self::ToLocal
+            | Self::NotBridged
+            | Self::State(_)
+            | Self::StateNot(_) => self.restore(out),
         }
     }
 }
@@ -287,6 +294,7 @@ impl Target {
                 let to = format_socket(ip, port);
                 write!(out, " -j DNAT --to-destination {to}")
             }
+            Self::Redirect(port) => write!(out, " -j REDIRECT --to-ports {port}"),
         }
     }
 

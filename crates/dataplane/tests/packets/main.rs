@@ -23,4 +23,5 @@ mod scene;
 mod sources;
 mod spy;
 mod table;
+mod userspace;
 mod world;

@@ -8,10 +8,13 @@ use ferrule_kernel::nft::Comment;
 use ferrule_testbed::cluster::{Objects, node};
 use ferrule_testbed::{Answer, KINDS, Kind, Place, Protocol, feed, word};
 
-use crate::modes::Knobs;
+use crate::modes::{Knobs, USERSPACE};
 use crate::scene::Scene;
 use crate::spy::Spy;
-use crate::world::{World, everywhere};
+use crate::world::{World, everywhere_but};
+
+/// Why no case is about mode userspace.
+const BECAUSE: &str = "the process asks pods, so they see the node whoever the client is";
 
 fn scene(world: &World, detect_local: DetectLocal) -> Scene {
     let mut scene = world.scene(Settings {
@@ -57,7 +60,7 @@ fn clients(world: &World) -> [(&'static str, &Place, IpAddr); 4] {
 
 #[test]
 fn nft_015_clients_that_are_no_pods_are_masqueraded_however_pods_are_told() {
-    everywhere(|world| {
+    everywhere_but(USERSPACE, BECAUSE, |world| {
         let pods = [world.pod_net().parse().unwrap()].into();
         let bridge = |name: &str| DetectLocal::BridgeInterface(name.into());
         let prefix = |name: &str| DetectLocal::InterfaceNamePrefix(name.into());
@@ -78,7 +81,7 @@ fn nft_015_clients_that_are_no_pods_are_masqueraded_however_pods_are_told() {
 
 #[test]
 fn nft_016_everybody_is_masqueraded_if_wanted() {
-    everywhere(|world| {
+    everywhere_but(USERSPACE, BECAUSE, |world| {
         let mut scene = scene(world, DetectLocal::NodeCidr);
         scene.turn(Knobs {
             masquerade_all: true,
@@ -96,7 +99,7 @@ fn nft_016_everybody_is_masqueraded_if_wanted() {
 
 #[test]
 fn nft_017_nobody_is_masqueraded_at_a_cluster_ip_if_pods_cannot_be_told() {
-    everywhere(|world| {
+    everywhere_but(USERSPACE, BECAUSE, |world| {
         let _scene = scene(world, DetectLocal::ClusterCidr(Box::default()));
         let all: BTreeSet<_> = clients(world).iter().map(|(name, ..)| *name).collect();
         assert_eq!(unmasked(world), all);
@@ -109,7 +112,7 @@ fn nft_017_nobody_is_masqueraded_at_a_cluster_ip_if_pods_cannot_be_told() {
 
 #[test]
 fn nft_012_the_mark_is_gone_behind_the_node_and_other_bits_are_not() {
-    everywhere(|world| {
+    everywhere_but(USERSPACE, BECAUSE, |world| {
         let mut scene = scene(world, DetectLocal::NodeCidr);
         let family = word(world.family);
         // Another program's bit is set on the way in.

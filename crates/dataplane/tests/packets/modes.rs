@@ -2,11 +2,13 @@
 
 use std::io;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::Dataplane;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
+use ferrule_dataplane::userspace::{self, PortalsBy, Process, Userspace, relay};
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
 use ferrule_testbed::kernel;
 
@@ -17,6 +19,7 @@ pub fn modes() -> Vec<Mode> {
         Mode::new("iptables, directly", IPTABLES, open_iptables),
         Mode::new("iptables, by programs", IPTABLES, open_iptables_programs),
         Mode::new("iptables, legacy", IPTABLES, open_iptables_legacy),
+        Mode::new("userspace", USERSPACE, open_userspace),
     ]
 }
 
@@ -25,6 +28,17 @@ pub const NFTABLES: &str = "nftables";
 
 /// kube-proxy's mode iptables.
 pub const IPTABLES: &str = "iptables";
+
+/// kube-proxy's mode userspace, up to v1.25.
+pub const USERSPACE: &str = "userspace";
+
+/// Mode userspace with the chains of iptables that it had. Packets meet other things there, so it
+/// is not in the list.
+pub const USERSPACE_BY_IPTABLES: Mode = Mode::new(
+    "userspace, by iptables",
+    USERSPACE,
+    open_userspace_by_iptables,
+);
 
 /// One way to program a node.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +103,29 @@ fn open_iptables_programs(family: Family, knobs: Knobs) -> io::Result<Box<dyn Da
 
 fn open_iptables_legacy(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
     Ok(Box::new(iptables(Flavour::Legacy, family, knobs)?))
+}
+
+fn open_userspace(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    userspace(family, knobs, PortalsBy::Nftables)
+}
+
+fn open_userspace_by_iptables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    userspace(family, knobs, PortalsBy::Iptables)
+}
+
+fn userspace(family: Family, knobs: Knobs, portals: PortalsBy) -> io::Result<Box<dyn Dataplane>> {
+    let defaults = userspace::Options::default();
+    let options = userspace::Options {
+        mark: knobs.mark,
+        portals,
+        relay: relay::Options {
+            workers: 1,
+            ..defaults.relay
+        },
+        ..defaults
+    };
+    let process = Process::start(&options, Arc::new(|_| ()))?;
+    Ok(Box::new(Userspace::open(family, options, process)?))
 }
 
 fn iptables(flavour: Flavour, family: Family, knobs: Knobs) -> io::Result<Iptables> {

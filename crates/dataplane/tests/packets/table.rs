@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ferrule_testbed::{Answer, Ask, Kind, Place, Protocol, Side};
 
+use crate::modes::USERSPACE;
 use crate::world::World;
 
 /// What comes of a packet.
@@ -38,7 +39,7 @@ pub use Outcome::{Dropped, Refused, Served};
 impl World {
     /// Asks the Service of this number over every protocol, as the rows say.
     pub fn expect(&self, number: u8, rows: &[Row]) {
-        self.expect_over(&Protocol::ALL, number, rows);
+        self.expect_over(self.protocols(), number, rows);
     }
 
     /// The same over these protocols.
@@ -48,7 +49,7 @@ impl World {
             for (side, kind) in pairs(sides, kinds) {
                 for protocol in protocols {
                     let ask = self.ask(*protocol, kind, number);
-                    match self.answers(side, *outcome) {
+                    match self.answers(side, self.by_nature(*protocol, *outcome)) {
                         Some(answers) => assert_answers(self.side(side), ask, &answers),
                         None => dropped.push((side, ask)),
                     }
@@ -73,6 +74,16 @@ impl World {
             .map(|(side, ask)| (self.side(*side), *ask))
             .collect();
         assert_unanswered(&asks);
+    }
+
+    /// What comes of it in this mode: in mode userspace the process asks pods, so they see the node
+    /// whoever the client is, and what cannot be relayed is refused.
+    fn by_nature(&self, protocol: Protocol, outcome: Outcome) -> Outcome {
+        match (self.mode.like, protocol, outcome) {
+            (USERSPACE, Protocol::Sctp, Served(..)) => Refused,
+            (USERSPACE, _, Served(pods, _)) => Served(pods, Source::Node),
+            (_, _, outcome) => outcome,
+        }
     }
 
     /// All answers that there must be; `None` for silence.
@@ -103,7 +114,7 @@ impl World {
 
     /// Questions to the Service of this number on these kinds of address, over every protocol.
     pub fn asks(&self, kinds: &[Kind], number: u8) -> Vec<Ask> {
-        let over_each = pairs(kinds, &Protocol::ALL);
+        let over_each = pairs(kinds, self.protocols());
         over_each
             .map(|(kind, protocol)| self.ask(protocol, kind, number))
             .collect()

@@ -7,9 +7,9 @@ use std::thread;
 use ferrule_core::facts::Settings;
 use ferrule_core::model::Family;
 use ferrule_testbed::cluster::{Objects, node};
-use ferrule_testbed::{Lab, leave_out};
+use ferrule_testbed::{Lab, Protocol, leave_out};
 
-use crate::modes::{Knobs, Mode, modes};
+use crate::modes::{Knobs, Mode, USERSPACE, modes};
 use crate::scene::Scene;
 
 /// A lab, and the mode of its node.
@@ -33,6 +33,16 @@ impl World {
         let mut scene = Scene::new(self.mode, self.family, place, settings);
         scene.node(node("here").at(self.node_ip()));
         scene
+    }
+
+    /// The protocols that Services here are asked over. Mode userspace cannot relay SCTP and refuses
+    /// it: rows of the table show that.
+    pub fn protocols(&self) -> &'static [Protocol] {
+        if self.mode.like == USERSPACE {
+            &[Protocol::Tcp, Protocol::Udp]
+        } else {
+            &Protocol::ALL
+        }
     }
 
     fn open(mode: Mode, family: Family) -> Option<Self> {
@@ -59,6 +69,19 @@ pub fn is_there(mode: Mode, opened: std::io::Result<()>) -> bool {
 /// Runs a case in every mode and both families, all at once: most of the time they wait.
 pub fn everywhere(case: fn(&World)) {
     in_worlds(modes(), case);
+}
+
+/// Runs a case in all modes but those that are like this one of kube-proxy.
+pub fn everywhere_but(unlike: &str, because: &str, case: fn(&World)) {
+    assert!(!because.is_empty(), "a case that is left out has a reason");
+    let others = modes().into_iter().filter(|mode| mode.like != unlike);
+    eprintln!("not in {unlike}: {because}");
+    in_worlds(others.collect(), case);
+}
+
+/// Runs a case in this way to program a node alone.
+pub fn only_by(mode: Mode, case: fn(&World)) {
+    in_worlds(vec![mode], case);
 }
 
 /// Runs a case in those modes alone that are like this one of kube-proxy, because the others differ.

@@ -218,6 +218,7 @@ fn merge(
         overlay_logging(flags, &mut config.logging);
         config
     };
+    config.userspace_portals = flags.userspace_portals.value;
     if config.set_platform_defaults() {
         notices.push(Notice::DefaultMode);
     }
@@ -300,6 +301,8 @@ fn set_modes(flags: &Flags, config: &mut Config) {
     }
     config.iptables_masquerade_bit = flags.iptables_masquerade_bit.value;
     config.iptables_localhost_node_ports = flags.iptables_localhost_nodeports.value;
+    config.port_range.clone_from(&flags.proxy_port_range.value);
+    config.udp_idle_timeout = flags.udp_timeout.given().copied();
     let ipvs = &mut config.ipvs;
     ipvs.scheduler.clone_from(&flags.ipvs_scheduler.value);
     ipvs.exclude_cidrs

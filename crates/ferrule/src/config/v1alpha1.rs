@@ -56,7 +56,7 @@ pub struct KubeProxyConfiguration {
     pub enable_profiling: bool,
     /// Metrics hidden since this version are shown.
     pub show_hidden_metrics_for_version: String,
-    /// `iptables`, `ipvs`, `nftables`; empty for the default.
+    /// `iptables`, `ipvs`, `nftables`, `userspace`; empty for the default.
     pub mode: String,
     /// Settings of mode iptables.
     pub iptables: KubeProxyIPTablesConfiguration,
@@ -81,8 +81,11 @@ pub struct KubeProxyConfiguration {
     pub conntrack: KubeProxyConntrackConfiguration,
     /// How often everything is listed again.
     pub config_sync_period: GoDuration,
-    /// Meant something once; read and dropped.
+    /// Ports on which mode userspace listens; read and dropped in other modes.
     pub port_range: String,
+    /// How long mode userspace remembers an idle UDP client. kube-proxy had it up to v1.25.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_idle_timeout: Option<GoDuration>,
     /// Windows only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub windows_run_as_service: bool,

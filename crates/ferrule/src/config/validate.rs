@@ -11,6 +11,7 @@ use ferrule_core::model::{Family, parse_cidr, parse_ip};
 use super::Config;
 use super::gates::{Gate, Gates};
 use super::go::{GoDuration, quote, split_host_port};
+use super::port_range;
 use super::v1alpha1::{LoggingConfiguration, OutputRoutingOptions};
 use crate::modes::{self, Audit, Mode, Section};
 use crate::version;
@@ -67,6 +68,7 @@ const A_CIDR: &str = "must be a valid CIDR";
 pub fn validate(config: &Config, gates: &Gates) -> Result<(), Violations> {
     let mut found = Found::new("KubeProxyConfiguration");
     modes(config, &mut found);
+    relay(config, &mut found);
     linux(config, &mut found);
     mode(config, gates, &mut found);
     found.at_least_zero("ClientConnection.Burst", config.client_connection.burst);
@@ -160,6 +162,29 @@ fn modes(config: &Config, found: &mut Found) {
     }
     if section == Section::Nftables {
         found.within(NFTABLES, config.nftables_masquerade_bit, 0, 31);
+    }
+}
+
+/// What only a mode that relays needs.
+fn relay(config: &Config, found: &mut Found) {
+    if !config.mode().relays {
+        return;
+    }
+    if config
+        .udp_idle_timeout
+        .is_some_and(|idle| idle <= GoDuration::ZERO)
+    {
+        let idle = config.udp_idle_timeout.unwrap_or_default();
+        found.invalid("UDPIdleTimeout", quoted(idle), ABOVE_ZERO);
+    }
+    if port_range::parse(&config.port_range).is_err() {
+        let detail = "must be a valid port range (e.g. 300-2000)";
+        found.invalid("PortRange", quote(&config.port_range), detail);
+    }
+    // Clients do not come from loopback alone.
+    if ["127.0.0.1", "::1"].contains(&config.bind_address.as_str()) {
+        let detail = "mode userspace cannot proxy on localhost";
+        found.invalid("BindAddress", quote(&config.bind_address), detail);
     }
 }
 

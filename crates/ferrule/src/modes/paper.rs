@@ -26,6 +26,7 @@ pub static PAPER: Mode = Mode {
     chains: "paper",
     render: |desired, family, _, _| Ok(lines(desired, family)),
     on_exit: OnExit::Remove,
+    relays: false,
 };
 
 struct Paper(Family);

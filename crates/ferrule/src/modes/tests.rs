@@ -1,5 +1,7 @@
 //! A mode goes from its row to the running program.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -77,6 +79,50 @@ fn a_mode_is_a_dataplane_and_a_row() {
     });
 }
 
+/// What a server on this machine answers.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: here\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn usp_001_usp_067_the_program_tells_its_mode_and_its_health() {
+    ferrule_testbed::in_namespace(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let table = || ferrule_testbed::run("nft", &["list", "tables"]);
+        let proxy = "proxy --proxy-mode=userspace --manifests=EXAMPLES \
+                     --hostname-override=node-a --conntrack-max-per-core=0 \
+                     --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0 \
+                     --healthz-bind-address=127.0.0.1:10256 --proxy-port-range=40000-50000";
+        let mut running = ferrule(proxy, folder.path());
+        until("programmed", || {
+            get(10256, "/readyz").is_some_and(|answer| answer.contains(" 200 "))
+        });
+        assert!(get(10249, "/proxyMode").unwrap().ends_with("userspace"));
+        assert!(get(10256, "/healthz").unwrap().contains(" 200 "));
+        let metrics = get(10249, "/metrics").unwrap();
+        let synced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
+        assert!(metrics.contains(synced), "{metrics}");
+        assert!(table().contains("table ip ferrule-userspace"));
+        let listening = ferrule_testbed::run("ss", &["-Hltn"]);
+        let mut ports = listening
+            .split([':', ' '])
+            .filter_map(|word| word.parse().ok());
+        assert!(
+            ports.any(|port: u16| (40000..=50000).contains(&port)),
+            "{listening}"
+        );
+
+        // Without the process rules would lead nowhere.
+        ferrule_testbed::run("kill", &["-TERM", &running.id().to_string()]);
+        running.wait().unwrap();
+        assert!(!table().contains("ferrule-userspace"));
+    });
+}
+
 #[test]
 fn every_mode_sweeps_those_that_do_not_share_its_chains() {
     let others = |name| {
@@ -84,8 +130,9 @@ fn every_mode_sweeps_those_that_do_not_share_its_chains() {
         let others = mode.others().filter(|mode| mode.about.is_some());
         others.map(|mode| mode.name).collect::<Vec<_>>()
     };
-    assert_eq!(others("nftables"), ["iptables", "ipvs"]);
-    assert_eq!(others("iptables"), ["nftables"]);
-    assert_eq!(others("ipvs"), ["nftables"]);
+    assert_eq!(others("nftables"), ["iptables", "ipvs", "userspace"]);
+    assert_eq!(others("iptables"), ["nftables", "userspace"]);
+    assert_eq!(others("ipvs"), ["nftables", "userspace"]);
+    assert_eq!(others("userspace"), ["iptables", "nftables", "ipvs"]);
     assert_eq!(find(DEFAULT.name).map(|mode| mode.name), Some("iptables"));
 }

@@ -30,7 +30,8 @@ pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
             continue;
         }
         let dataplane = open(family);
-        match dataplane.and_then(|dataplane| backend(family, dataplane, options.dry_run)) {
+        let own_flows = options.dry_run || options.config.mode().relays;
+        match dataplane.and_then(|dataplane| backend(family, dataplane, own_flows)) {
             Ok(backend) => backends.push(backend),
             Err(error) => failures.push((family, error)),
         }
@@ -48,9 +49,9 @@ pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
 fn backend(
     family: Family,
     dataplane: Box<dyn Dataplane>,
-    dry_run: bool,
+    own_flows: bool,
 ) -> anyhow::Result<Backend> {
-    let flows = if dry_run {
+    let flows = if own_flows {
         None
     } else {
         Some(Flows::open(family).map_err(explain)?)

@@ -179,6 +179,25 @@ impl Extension {
         Self::new("DNAT", 2, info)
     }
 
+    /// Gives a packet this machine's address, and this port, as its destination:
+    /// `nf_nat_ipv4_multi_range_compat`, `nf_nat_range`.
+    pub fn redirect(family: Family, port: u16) -> Self {
+        let info = match family {
+            // One range, of a port.
+            Family::V4 => Info::default().u32(1).u32(NAT_PORT).zeros(4 + 4),
+            Family::V6 => Info::default().u32(NAT_PORT).zeros(16 + 16),
+        };
+        Self::new("REDIRECT", 0, info.port(port).port(port))
+    }
+
+    /// Did not come in by a port of a bridge: `xt_physdev_info`.
+    pub fn not_bridged() -> Self {
+        const IS_IN: u8 = 0x8;
+        // Names of interfaces and their masks, inwards and outwards.
+        let info = Info::default().zeros(4 * 16).bytes(&[IS_IN, IS_IN]);
+        Self::new("physdev", 0, info)
+    }
+
     /// Gives a packet this machine's address as its source: `nf_nat_ipv4_multi_range_compat`,
     /// `nf_nat_range`.
     pub fn masquerade(family: Family, fully_random: bool) -> Self {
@@ -288,6 +307,9 @@ mod tests {
             (Extension::dnat(v4, 80), 48),
             (Extension::masquerade(Family::V4, true), 24),
             (Extension::masquerade(Family::V6, true), 40),
+            (Extension::redirect(Family::V4, 80), 24),
+            (Extension::redirect(Family::V6, 80), 40),
+            (Extension::not_bridged(), 72),
             (Extension::reject(Family::V4), 8),
         ] {
             assert_eq!(extension.info.len(), len, "{}", extension.name);

@@ -296,6 +296,9 @@ pub enum Expr {
     },
     /// Translates the source to this machine's.
     Masquerade { flags: u32 },
+    /// Translates the destination to this machine's: to the first address of the interface that the
+    /// packet came in by, or to loopback if it was sent from here.
+    Redirect { port: Reg },
     /// Asks the routing table.
     Fib {
         result: FibResult,

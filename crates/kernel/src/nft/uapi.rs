@@ -196,6 +196,10 @@ pub mod expr {
     pub const NAT_PROTO_MAX: u16 = 6;
     pub const NAT_FLAGS: u16 = 7;
 
+    pub const REDIR_PROTO_MIN: u16 = 1;
+    pub const REDIR_PROTO_MAX: u16 = 2;
+    pub const REDIR_FLAGS: u16 = 3;
+
     pub const MASQ_FLAGS: u16 = 1;
     pub const MASQ_PROTO_MIN: u16 = 2;
 

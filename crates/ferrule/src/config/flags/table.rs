@@ -8,6 +8,7 @@ use super::value::{
     VersionFlag,
 };
 use crate::config::go::{GoDuration, Quantity};
+use ferrule_dataplane::userspace::PortalsBy;
 
 /// One declared flag.
 pub struct Spec {
@@ -96,7 +97,10 @@ const fn short(name: &str) -> Option<char> {
 }
 
 const fn is_own(name: &str) -> bool {
-    matches!(name.as_bytes(), b"manifests" | b"dry-run")
+    matches!(
+        name.as_bytes(),
+        b"manifests" | b"dry-run" | b"userspace-portals" | b"proxy-port-range" | b"udp-timeout"
+    )
 }
 
 const fn deprecated(name: &str) -> Option<&'static str> {
@@ -176,7 +180,7 @@ flags! {
         "Show metrics that have been hidden since this version. Only the previous minor version \
          can be named.";
     "proxy-mode", proxy_mode: ProxyMode = ProxyMode::default(), WithoutFile,
-        "How the kernel is programmed: iptables, ipvs or nftables. Blank means iptables.";
+        "How the kernel is programmed: iptables, ipvs, nftables or userspace. Blank means iptables.";
     "iptables-masquerade-bit", iptables_masquerade_bit: i32 = 14, WithoutFile,
         "Bit of the packet mark, 0 to 31, that asks for masquerading in modes iptables and ipvs.";
     "masquerade-all", masquerade_all: bool = false, WithoutFile,
@@ -204,6 +208,15 @@ flags! {
          value.";
     "ipvs-udp-timeout", ipvs_udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
         "How long a UDP flow is remembered in mode ipvs; 0 leaves the kernel's value.";
+    "proxy-port-range", proxy_port_range: String = String::new(), WithoutFile,
+        "Ports on which mode userspace listens: A-B, A+N (A to A+N) or one. Blank or 0 lets the kernel \
+         choose.";
+    "udp-timeout", udp_timeout: GoDuration = GoDuration::ZERO, WithoutFile,
+        "How long an idle UDP client is remembered in mode userspace. Without it 30s, and 2m once the \
+         endpoint has answered.";
+    "userspace-portals", userspace_portals: PortalsBy = PortalsBy::Nftables, Always,
+        "What leads to the ports of mode userspace: nftables, or the chains of iptables that kube-proxy \
+         had.";
     "detect-local-mode", detect_local_mode: LocalMode = LocalMode::default(), WithoutFile,
         "How to detect traffic from pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface \
          or InterfaceNamePrefix. Blank means ClusterCIDR.";

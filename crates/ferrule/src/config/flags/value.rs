@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use ferrule_core::model::parse_ip;
+use ferrule_dataplane::userspace::PortalsBy;
 
 use crate::config::go::{
     GoDuration, Quantity, format_float32, parse_bool, parse_float32, parse_int32, parse_uint,
@@ -193,6 +194,28 @@ words! {
     ProxyMode = "ProxyMode";
     /// A way to recognise local traffic.
     LocalMode = "LocalMode";
+}
+
+/// What leads to proxy ports in mode userspace.
+impl Kind for PortalsBy {
+    const WORD: &'static str = "string";
+
+    fn assign(&mut self, text: &str, _: bool) -> Result<(), String> {
+        *self = match text {
+            "nftables" => Self::Nftables,
+            "iptables" => Self::Iptables,
+            _ => return Err("must be nftables or iptables".to_owned()),
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let text = match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        };
+        text.to_owned()
+    }
 }
 
 /// An IP address. Nothing is an answer too: it keeps what was there.

@@ -9,6 +9,8 @@ use super::{
     KubeProxyConntrackConfiguration, KubeProxyIPTablesConfiguration, KubeProxyIPVSConfiguration,
     KubeProxyNFTablesConfiguration,
 };
+use ferrule_dataplane::userspace::PortalsBy;
+
 use crate::config::{Config, Conntrack, Ipvs};
 use crate::modes::{self, Section};
 
@@ -72,6 +74,9 @@ impl From<KubeProxyConfiguration> for Config {
             node_port_addresses: file.node_port_addresses,
             oom_score_adj: file.oom_score_adj.unwrap_or_default(),
             conntrack: conntrack_from(&file.conntrack),
+            port_range: file.port_range,
+            udp_idle_timeout: file.udp_idle_timeout,
+            userspace_portals: PortalsBy::default(),
         }
     }
 }
@@ -96,6 +101,7 @@ fn conntrack_from(file: &KubeProxyConntrackConfiguration) -> Conntrack {
 impl From<&Config> for KubeProxyConfiguration {
     fn from(config: &Config) -> Self {
         let config = config.clone();
+        let relays = modes::find(&config.mode).is_some_and(|mode| mode.relays);
         let mut file = Self {
             kind: KIND.to_owned(),
             api_version: API_VERSION.to_owned(),
@@ -138,7 +144,12 @@ impl From<&Config> for KubeProxyConfiguration {
             oom_score_adj: Some(config.oom_score_adj),
             conntrack: conntrack_to(&config.conntrack),
             config_sync_period: config.config_sync_period,
-            port_range: String::new(),
+            port_range: if relays {
+                config.port_range
+            } else {
+                String::new()
+            },
+            udp_idle_timeout: config.udp_idle_timeout.filter(|_| relays),
             windows_run_as_service: config.windows_run_as_service,
             mode: config.mode,
         };

@@ -29,7 +29,7 @@ fn core_028_every_rule_fails_with_its_field_and_text() {
     let range = "must be within the range [0, 31]";
     let not_negative = "must be greater than or equal to 0";
     let conntrack = "P.KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration";
-    let mode = "must be iptables, ipvs, nftables or blank (blank means the best-available proxy \
+    let mode = "must be iptables, ipvs, nftables, userspace or blank (blank means the best-available proxy \
                 [currently iptables])";
     let pair = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, \
                 fde4:8dba:82e1::/48]";
@@ -59,7 +59,6 @@ fn core_028_every_rule_fails_with_its_field_and_text() {
         // V15
         ("mode: foo", format!("P.Mode.ProxyMode: Invalid value: \"foo\": {mode}")),
         ("mode: IPTables", format!("P.Mode.ProxyMode: Invalid value: \"IPTables\": {mode}")),
-        ("mode: userspace", format!("P.Mode.ProxyMode: Invalid value: \"userspace\": {mode}")),
         ("mode: kernelspace", format!("P.Mode.ProxyMode: Invalid value: \"kernelspace\": {mode}")),
         // V16 to V20
         ("clientConnection: {burst: -1}", format!("P.ClientConnection.Burst: Invalid value: -1: {not_negative}")),
@@ -102,7 +101,7 @@ fn core_028_all_violations_are_told_in_the_order_of_the_rules() {
         "mode: foo\noomScoreAdj: 1001\nbindAddress: foo",
         "[P.KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 1001: must be within the \
          range [-1000, 1000], P.Mode.ProxyMode: Invalid value: \"foo\": must be iptables, ipvs, \
-         nftables or blank (blank means the best-available proxy [currently iptables]), \
+         nftables, userspace or blank (blank means the best-available proxy [currently iptables]), \
          P.BindAddress: Invalid value: \"foo\": not a valid textual representation of an IP \
          address]",
     );
@@ -178,9 +177,53 @@ fn a_rest_longer_than_the_full_sync_is_refused_instead_of_crashing() {
 fn ipvs_can_be_gated_off_as_in_the_next_release() {
     assert_told(
         "mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}",
-        "P.Mode.ProxyMode: Invalid value: \"ipvs\": must be iptables, nftables or blank (blank \
-         means the best-available proxy [currently iptables])",
+        "P.Mode.ProxyMode: Invalid value: \"ipvs\": must be iptables, nftables, userspace or blank \
+         (blank means the best-available proxy [currently iptables])",
     );
+}
+
+#[test]
+fn usp_001_mode_userspace_is_accepted() {
+    assert_told("mode: userspace", "");
+    assert_eq!(config("mode: userspace").mode().name, "userspace");
+}
+
+#[test]
+fn usp_002_ports_and_idle_time_are_checked_where_they_count() {
+    for (lines, expected) in [
+        ("portRange: 40000+10", ""),
+        ("udpIdleTimeout: 250ms", ""),
+        (
+            "portRange: 2-1",
+            "P.PortRange: Invalid value: \"2-1\": must be a valid port range (e.g. 300-2000)",
+        ),
+        (
+            "udpIdleTimeout: 0s",
+            "P.UDPIdleTimeout: Invalid value: \"0s\": must be greater than 0",
+        ),
+        (
+            "udpIdleTimeout: -1s",
+            "P.UDPIdleTimeout: Invalid value: \"-1s\": must be greater than 0",
+        ),
+    ] {
+        assert_told(&format!("mode: userspace\n{lines}"), expected);
+        // kube-proxy ignores them by now.
+        assert_told(lines, "");
+    }
+}
+
+#[test]
+fn usp_003_nobody_can_be_served_on_loopback_alone() {
+    for address in ["127.0.0.1", "::1"] {
+        assert_told(
+            &format!("mode: userspace\nbindAddress: '{address}'"),
+            &format!(
+                "P.BindAddress: Invalid value: \"{address}\": mode userspace cannot proxy on \
+                 localhost"
+            ),
+        );
+        assert_told(&format!("bindAddress: '{address}'"), "");
+    }
 }
 
 #[test]

@@ -178,6 +178,7 @@ impl Expr {
             "masq" if given.get(expr::MASQ_PROTO_MIN).is_none() => Self::Masquerade {
                 flags: given.number_or(expr::MASQ_FLAGS, 0)?,
             },
+            "redir" => return read_redirect(given),
             "fib" => Self::Fib {
                 result: FibResult::from_number(given.number(expr::FIB_RESULT)?),
                 flags: given.number(expr::FIB_FLAGS)?,
@@ -252,6 +253,19 @@ fn read_nat(given: &Given<'_>) -> Result<Option<Expr>, Malformed> {
         port,
         flags: given.number_or(expr::NAT_FLAGS, 0)? & !IMPLIED,
     }))
+}
+
+/// `None` if this goes to one of several ports, or to the port that it had.
+fn read_redirect(given: &Given<'_>) -> Result<Option<Expr>, Malformed> {
+    // The kernel adds it by itself when a port is given.
+    const IMPLIED: u32 = 0x2;
+    let (first, last) = (
+        given.reg_or_none(expr::REDIR_PROTO_MIN)?,
+        given.reg_or_none(expr::REDIR_PROTO_MAX)?,
+    );
+    let plain = given.number_or(expr::REDIR_FLAGS, 0)? & !IMPLIED == 0;
+    let single = plain && (last.is_none() || first == last);
+    Ok(first.filter(|_| single).map(|port| Expr::Redirect { port }))
 }
 
 fn read_dynset(given: &Given<'_>) -> Result<Option<Expr>, Malformed> {

@@ -36,6 +36,7 @@ impl Expr {
             Self::Hash { .. } => "hash",
             Self::Nat { .. } => "nat",
             Self::Masquerade { .. } => "masq",
+            Self::Redirect { .. } => "redir",
             Self::Fib { .. } => "fib",
             Self::Dynset { .. } => "dynset",
             Self::Counter { .. } => "counter",
@@ -90,6 +91,7 @@ impl Expr {
                     writer.u32_be(expr::MASQ_FLAGS, *flags);
                 }
             }
+            Self::Redirect { port } => reg(writer, expr::REDIR_PROTO_MIN, *port),
             Self::Fib {
                 result,
                 flags,

@@ -125,6 +125,13 @@ impl Reading {
             Expr::SetMeta { key, from } => self.set_meta(*key, *from)?,
             Expr::Lookup { set, key, found } => self.lookup(set, *key, *found)?,
             Expr::Nat { .. } => self.nat(expr)?,
+            Expr::Redirect { port } => {
+                let term = self.take(*port)?;
+                let Meaning::Found = term.meaning else {
+                    return no_syntax(expr);
+                };
+                self.words.push(format!("redirect to :{}", term.words));
+            }
             Expr::Dynset { .. } => self.dynset(expr)?,
             _ => self.words.push(act(expr, self.family)?),
         }
@@ -260,11 +267,20 @@ impl Reading {
             NatKind::Other(_) => return no_syntax(expr),
         };
         let behind = u32::from(from.index()) * 4 + of.address_len();
+        let found = |term: &Option<Term>| matches!(term, Some(term) if matches!(term.meaning, Meaning::Found));
+        let port_is_found = found(&self.registers[usize::from(port.index())]);
         let term = self.take(*from)?;
         let words = match term.meaning {
             // The port lies behind the address, as the map has it.
             Meaning::Found if u32::from(port.index()) * 4 == behind => {
                 format!("{verb} {} to {}", family(*of), term.words)
+            }
+            Meaning::Constant(ip) if port_is_found => {
+                let port = self.take(*port)?.words;
+                match *of {
+                    Family::V4 => format!("{verb} to {}:{port}", address(ip.as_bytes())?),
+                    Family::V6 => format!("{verb} to [{}]:{port}", address(ip.as_bytes())?),
+                }
             }
             Meaning::Constant(ip) => {
                 let Meaning::Constant(port) = self.take(*port)?.meaning else {

@@ -1,0 +1,121 @@
+//! Mode userspace: rules lead clients to this process, and it copies their bytes to endpoints.
+//!
+//! In: [`Work`]. `plan` says what a Service port needs: lanes, which are proxy ports with endpoints
+//! behind them, and portals, which lead its addresses to them. `apply` opens lanes in the `relay`,
+//! holds ports of the node (`claims`) and has portals programmed: by default in a table of nftables
+//! that goes with the process (`render`, `table`, `firewall`), otherwise in the chains of iptables
+//! that kube-proxy had up to v1.25 (`chains`). `flows` removes what connection tracking remembers of
+//! portals that changed.
+//!
+//! [`Work`]: crate::Work
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ferrule_core::model::Family;
+
+mod apply;
+mod chains;
+mod claims;
+mod firewall;
+mod flows;
+mod names;
+mod plan;
+mod process;
+pub mod relay;
+mod render;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use apply::Userspace;
+pub use process::Process;
+pub use text::text;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// What the administrator decides.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The address on which lanes listen, in its family; all addresses if unspecified.
+    pub bind: Option<IpAddr>,
+    /// The bit of a packet's mark that firewalls can tell proxied connections by; not 0.
+    pub mark: u32,
+    /// NodePorts answer on localhost too, where `nodePortAddresses` has it.
+    pub localhost_node_ports: bool,
+    /// What leads to proxy ports.
+    pub portals: PortalsBy,
+    /// How the relay works.
+    pub relay: relay::Options,
+}
+
+/// What leads to proxy ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortalsBy {
+    /// A table of nftables.
+    #[default]
+    Nftables,
+    /// The chains that kube-proxy had up to v1.25.
+    Iptables,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            mark: 1 << 14,
+            localhost_node_ports: true,
+            portals: PortalsBy::default(),
+            relay: relay::Options {
+                avoid: Some(NODE_PORTS),
+                ..relay::Options::default()
+            },
+        }
+    }
+}
+
+/// Where API servers put NodePorts unless told otherwise.
+const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+
+impl Options {
+    /// The address on which lanes of this family listen, if not on all.
+    fn bind_ip(&self, family: Family) -> Option<IpAddr> {
+        self.bind.filter(|ip| Family::of(*ip) == family)
+    }
+}
+
+/// The address that stands for all of a family.
+const fn wildcard(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// Removes what the mode left behind in one family: tables of nftables that no process owns, and the
+/// chains of iptables, whichever program made them. Returns the number of steps.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove(family: Family) -> io::Result<usize> {
+    let nftables = match table::PortalTable::open(family) {
+        Ok(mut table) => table.remove().map_err(io::Error::other)?,
+        // A kernel without nftables does not understand the question, and has no table.
+        Err(error) if is_nothing(&error) => 0,
+        Err(error) => return Err(error),
+    };
+    let iptables = match chains::PortalChains::open(family) {
+        Ok(mut chains) => chains.remove().map_err(io::Error::other)?,
+        Err(error) if is_nothing(&error) => 0,
+        Err(error) => return Err(error),
+    };
+    Ok(nftables + iptables)
+}
+
+/// Whether this failure to open means that there can be nothing.
+fn is_nothing(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotFound, Unsupported};
+    [InvalidInput, NotFound, Unsupported].contains(&error.kind())
+}

@@ -1,0 +1,150 @@
+//! Connects a client to an endpoint, and to another one if that does not answer.
+//!
+//! Each endpoint that is silent costs a step of the ladder; one that refuses costs nothing, so the
+//! next is asked at once. Only the client's own task waits.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrule_kernel::inet;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::Class;
+use super::balancer::Attempts;
+use super::group::{Choice, Endpoint};
+use super::now;
+use super::sockets;
+use super::stats::{Failure, count};
+use super::workers::Counted;
+
+/// How long each attempt may take.
+const STEPS: [Duration; 4] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+];
+
+/// Endpoints that may refuse one client.
+const REFUSALS: usize = 8;
+
+/// How long to wait for descriptors or memory.
+const EXHAUSTED: Duration = Duration::from_millis(50);
+
+/// Who is to be connected.
+pub(super) struct Context<'a> {
+    pub(super) peer: SocketAddr,
+    pub(super) class: Class,
+    pub(super) counted: &'a Counted,
+}
+
+/// A connection to an endpoint.
+pub(super) struct Connected {
+    pub(super) stream: AsyncFd<OwnedFd>,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) proxy_header: bool,
+}
+
+/// Connects; `None` when no endpoint could be reached.
+pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Connected> {
+    let group = &client.counted.group;
+    let counters = &group.counters;
+    let ip = client.peer.ip();
+    let mut server = Some(server);
+    let inside = client.counted.shared.is_inside(ip);
+    let begun = now();
+    let (mut refused, mut silent) = (Vec::new(), Vec::new());
+    let mut step = 0;
+    while step < STEPS.len() && refused.len() < REFUSALS {
+        let attempts = Attempts {
+            refused: &refused,
+            silent: &silent,
+        };
+        let Some(choice) = group.pick(client.class, ip, inside, &attempts) else {
+            break;
+        };
+        let Choice {
+            endpoint,
+            proxy_header,
+        } = choice;
+        if step + refused.len() > 0 {
+            count(&counters.retries);
+        }
+        let socket = match server.take() {
+            Some(first) => Ok(first),
+            None => sockets::stream(group.key.family),
+        };
+        match attempt(socket, endpoint.address, STEPS[step]).await {
+            Ok(stream) => {
+                let now = now();
+                group.connected(ip, endpoint.address, now);
+                counters.connected(now.saturating_duration_since(begun));
+                return Some(Connected {
+                    stream,
+                    endpoint,
+                    proxy_header,
+                });
+            }
+            Err(error) => {
+                let failure = Failure::of(&error);
+                counters.failed(failure);
+                match failure {
+                    Failure::TimedOut => {
+                        group.failed(endpoint.address, now());
+                        silent.push(endpoint.address);
+                        step += 1;
+                    }
+                    // Not the endpoint's fault.
+                    Failure::Exhausted => {
+                        tokio::time::sleep(EXHAUSTED).await;
+                        step += 1;
+                    }
+                    Failure::Refused | Failure::Unreachable | Failure::Other => {
+                        group.failed(endpoint.address, now());
+                        refused.push(endpoint.address);
+                    }
+                }
+            }
+        }
+    }
+    let nobody = step == 0 && refused.is_empty();
+    count(if nobody {
+        &counters.no_endpoint
+    } else {
+        &counters.given_up
+    });
+    None
+}
+
+async fn attempt(
+    socket: io::Result<OwnedFd>,
+    to: SocketAddr,
+    time: Duration,
+) -> io::Result<AsyncFd<OwnedFd>> {
+    let socket = socket?;
+    inet::connect(&socket, to)?;
+    let stream = sockets::wait_on(socket, interest())?;
+    let outcome = async {
+        let ready = stream.writable().await?.ready();
+        if ready.is_write_closed()
+            && let Some(error) = inet::take_error(&stream)?
+        {
+            return Err(error);
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(time, outcome).await {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(error)) => Err(error),
+        Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// What is waited for on a connection.
+pub(super) fn interest() -> Interest {
+    Interest::READABLE | Interest::WRITABLE | Interest::ERROR
+}
