@@ -18,6 +18,7 @@ mod memory;
 mod nftables;
 mod paths;
 mod relay;
+mod sources;
 mod spread;
 
 #[global_allocator]
@@ -48,6 +49,24 @@ const RELAY_QUICK: relay::Extent = relay::Extent {
     connections: 100,
     idle: 1_000,
 };
+const FULL_SOURCES: sources::Extent = sources::Extent {
+    sizes: &[
+        (1, 1_000),
+        (1, 20_000),
+        (1, 100_000),
+        (100, 4),
+        (1_000, 4),
+        (5_000, 4),
+        (1_000, 20),
+    ],
+    wholes: 5,
+    changes: 200,
+};
+const QUICK_SOURCES: sources::Extent = sources::Extent {
+    sizes: &[(1, 1_000), (1, 20_000), (100, 4), (1_000, 4)],
+    wholes: 3,
+    changes: 50,
+};
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,9 +74,10 @@ fn main() -> std::process::ExitCode {
     match words[..] {
         ["core"] => core::run(&[100, 1_000, 10_000, 50_000], 7, 2_000),
         ["core", "--quick"] => core::run(&[100, 1_000, 10_000], 3, 500),
-        ["nftables"] => return code(nftables::run(&FULL).map_err(|error| error.to_string())),
-        ["nftables", "--quick"] => {
-            return code(nftables::run(&QUICK).map_err(|error| error.to_string()));
+        ["nftables"] => return code(nftables(&FULL, &FULL_SOURCES)),
+        ["nftables", "--quick"] => return code(nftables(&QUICK, &QUICK_SOURCES)),
+        ["sources"] => {
+            return code(sources::run(&FULL_SOURCES).map_err(|error| error.to_string()));
         }
         ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
         ["relay", "serve", endpoint] => {
@@ -72,7 +92,7 @@ fn main() -> std::process::ExitCode {
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
-                "usage: ferrule-bench core [--quick] | nftables [--quick] | memory \
+                "usage: ferrule-bench core [--quick] | nftables [--quick] | sources | memory \
                  | relay [--quick] [--haproxy PROGRAM] | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;
@@ -83,6 +103,14 @@ fn main() -> std::process::ExitCode {
 
 fn relay(extent: &relay::Extent, haproxy: Option<&str>) -> std::process::ExitCode {
     code(relay::run(extent, haproxy).map_err(|error| error.to_string()))
+}
+
+fn nftables(extent: &nftables::Extent, sources: &sources::Extent) -> Result<(), String> {
+    let done = nftables::run(extent).and_then(|()| {
+        println!();
+        sources::run(sources)
+    });
+    done.map_err(|error| error.to_string())
 }
 
 fn code(result: Result<(), String>) -> std::process::ExitCode {

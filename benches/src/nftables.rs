@@ -16,6 +16,7 @@ use ferrule_dataplane::nftables::{Nftables, Options};
 use ferrule_dataplane::{Dataplane, Scope, Watcher, Work};
 use ferrule_kernel::netns;
 use ferrule_kernel::nft::Nft;
+use ferrule_kernel::socket::Transport;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::cluster::{events_with, put, slice_with};
@@ -27,7 +28,8 @@ pub const ENDPOINTS: u32 = 2;
 /// In how many turns changes are made.
 const ROUNDS: u32 = 20;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+/// What a measurement comes to, or why there is none.
+pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// How much is measured.
 pub struct Extent {
@@ -268,7 +270,12 @@ fn decide(services: u32) -> (Tracker, Desired) {
     (tracker, desired)
 }
 
-fn program(dataplane: &mut Nftables, desired: &Desired, scope: Scope<'_>) -> Outcome<usize> {
+/// The number of steps.
+pub fn program<T: Transport + Send>(
+    dataplane: &mut Nftables<T>,
+    desired: &Desired,
+    scope: Scope<'_>,
+) -> Outcome<usize> {
     let work = Work {
         desired,
         scope,
@@ -279,20 +286,21 @@ fn program(dataplane: &mut Nftables, desired: &Desired, scope: Scope<'_>) -> Out
 
 /// How long something takes, and how much of that a processor worked for it. The second is the
 /// same whatever else the machine does: what the kernel does for us, it does in our thread.
-fn stopped(work: impl FnOnce() -> Outcome<()>) -> Outcome<(Duration, Duration)> {
+pub fn stopped(work: impl FnOnce() -> Outcome<()>) -> Outcome<(Duration, Duration)> {
     let worked = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
     let (start, before) = (Instant::now(), worked()?);
     work()?;
     Ok((start.elapsed(), worked()?.saturating_sub(before)))
 }
 
-fn both(times: Vec<(Duration, Duration)>) -> (Spread, Spread) {
+/// Both as spreads.
+pub fn both(times: Vec<(Duration, Duration)>) -> (Spread, Spread) {
     let (elapsed, worked) = times.into_iter().unzip();
     (Spread::new(elapsed), Spread::new(worked))
 }
 
 /// The kernel frees a deleted table behind our back; without a pause that would fall on whoever
 /// is measured next.
-fn settle(services: u32) {
-    std::thread::sleep(Duration::from_micros(20) * services);
+pub fn settle(objects: u32) {
+    std::thread::sleep(Duration::from_micros(20) * objects);
 }

@@ -17,19 +17,27 @@ use ferrule_kernel::recorder::{Recorder, Script};
 
 use crate::cluster::{events, put, slice};
 use crate::contest::Pair;
+use crate::sources::Guarded;
 
 /// Services in each path's cluster.
 const SERVICES: u32 = 1_000;
+/// Source ranges of the one Service that has any.
+const RANGES: u32 = 20_000;
 /// Changes that a path about changes counts.
 const CHANGES: u32 = 200;
 
 /// All paths by name, in the order of the flow.
-pub const ALL: [(&str, fn()); 5] = [
+pub const ALL: [(&str, fn()); 7] = [
     ("core: first lists", first_lists),
     ("core: changed slices", changed_slices),
     ("core: contested addresses", contested_addresses),
     ("nftables: everything", nftables_everything),
     ("nftables: changed slices", nftables_changed_slices),
+    ("nftables: source ranges", nftables_source_ranges),
+    (
+        "nftables: changed source ranges",
+        nftables_changed_source_ranges,
+    ),
 ];
 
 /// What counts. The name is the one by which a profiler finds it.
@@ -125,4 +133,23 @@ fn nftables_changed_slices() {
     let mut dataplane = nftables();
     program(&mut dataplane, &known.desired, Scope::Full);
     measured(|| (0..CHANGES).for_each(|n| known.hear_change(n, Some(&mut dataplane))));
+}
+
+fn nftables_source_ranges() {
+    let cluster = Guarded::new(1, RANGES);
+    let mut dataplane = nftables();
+    measured(|| program(&mut dataplane, &cluster.desired, Scope::Full));
+}
+
+/// Ten times another range in the place of one.
+fn nftables_changed_source_ranges() {
+    let mut cluster = Guarded::new(1, RANGES);
+    let mut dataplane = nftables();
+    program(&mut dataplane, &cluster.desired, Scope::Full);
+    measured(|| {
+        for turn in 0..10 {
+            let changed = cluster.change_range(turn, &mut dataplane);
+            changed.expect("a kernel that agrees to everything");
+        }
+    });
 }

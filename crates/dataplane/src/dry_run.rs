@@ -20,7 +20,7 @@ impl Dataplane for DryRun {
         Ok(Applied::default())
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         Vec::new()
     }
 }

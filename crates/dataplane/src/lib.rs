@@ -12,6 +12,7 @@ use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey, Protocol};
 pub use ferrule_kernel::error_chain;
 use ferrule_kernel::exchange::RequestError;
+pub use ferrule_kernel::nft::Writers;
 
 pub mod conntrack;
 mod dry_run;
@@ -42,7 +43,8 @@ pub trait Dataplane: Send {
 
     /// Watchers for external changes to what is programmed. Asked for after the first success:
     /// before it nothing is ours, and notifications of the first, large transaction cost much.
-    fn watch(&self) -> Vec<Box<dyn Watcher>>;
+    /// The first report may be of a change that came between that success and now.
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>>;
 }
 
 /// Notices external changes to what a dataplane programmed.
@@ -50,13 +52,30 @@ pub trait Watcher: Send {
     /// Whether it waits for the kernel or must be asked.
     fn cadence(&self) -> Cadence;
 
-    /// Whether there was an external change. One that is [`Cadence::Notified`] waits for it, at
+    /// An external change, if there was one. A watcher that is [`Cadence::Notified`] waits for it, at
     /// most for this long; one that is [`Cadence::Polled`] inspects the kernel now.
     ///
     /// # Errors
     /// What the kernel said. The next call tries again, and reports a change if one may have been
     /// missed.
-    fn changed(&mut self, timeout: Duration) -> io::Result<bool>;
+    fn changed(&mut self, timeout: Duration) -> io::Result<Option<ExternalChange>>;
+}
+
+/// A change to what is programmed that was not made here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExternalChange {
+    /// Who made it, if that is known. The kernel says so at the end of a transaction, so this may
+    /// come with a second report.
+    pub process: Option<Process>,
+}
+
+/// A process of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, in the first PID namespace.
+    pub id: u32,
+    /// What the kernel calls it.
+    pub name: String,
 }
 
 /// How a [`Watcher`] learns of changes.

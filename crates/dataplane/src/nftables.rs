@@ -10,14 +10,20 @@
 //! in chains with kube-proxy's names, hooks and priorities.
 //!
 //! Service ports whose clients stay with their endpoint have a chain of their own, `stay-…`, and a
-//! set of clients per endpoint. One map for all of them would be smaller, but a rule that looks up
-//! what another lookup gave makes `nft list` 1.0.6 abort.
+//! chain and a set of clients per endpoint. One map for all of them would be smaller, but a rule that
+//! looks up what another lookup gave makes `nft list` 1.0.6 abort.
+//!
+//! Service ports with source ranges have a chain `sources-…` of their own, and a set if there are many.
 //!
 //! [`Work`]: crate::Work
 
+use std::num::NonZeroU32;
+
 mod apply;
+mod batch;
 mod create;
 mod diff;
+mod isolate;
 mod names;
 mod program;
 mod render;
@@ -35,10 +41,16 @@ pub use text::text;
 pub struct Options {
     /// The bit of a packet's mark that asks for masquerading; not 0.
     pub mark: u32,
+    /// How many clients are remembered with one endpoint of a Service port, if they are to stay.
+    pub affinity_size: NonZeroU32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mark: 1 << 14 }
+        Self {
+            mark: 1 << 14,
+            // As many as in kube-proxy, which leaves it to the kernel.
+            affinity_size: const { NonZeroU32::new(65_535).expect("not 0") },
+        }
     }
 }

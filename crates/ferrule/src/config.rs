@@ -204,6 +204,7 @@ impl Config {
         nftables::Options {
             // Validation keeps the bit below 32.
             mark: 1 << (self.masquerade_bit() & 31),
+            ..nftables::Options::default()
         }
     }
 

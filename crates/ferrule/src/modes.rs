@@ -14,7 +14,7 @@ use ferrule_core::model::Family;
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
-use ferrule_dataplane::{Applied, Dataplane, error_chain, ipvs};
+use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain, ipvs};
 
 use crate::config::Config;
 use crate::config::gates::Gate;
@@ -156,11 +156,11 @@ static IPTABLES: Mode = Mode {
         Ok(())
     },
     open: |config| {
-        let options = config.iptables_options();
+        let (options, writers) = (config.iptables_options(), Writers::default());
         Ok(Box::new(move |family| {
             let opened = Iptables::open(family, options);
             let opened = opened.with_context(|| format!("no iptables support for {family}"))?;
-            Ok(Box::new(opened))
+            Ok(Box::new(opened.beside(&writers)))
         }))
     },
     remove: |part| {
@@ -189,10 +189,10 @@ static NFTABLES: Mode = Mode {
     packets: None,
     prepare: |_, _| Ok(()),
     open: |config| {
-        let options = config.nftables_options();
+        let (options, writers) = (config.nftables_options(), Writers::default());
         Ok(Box::new(move |family| {
             let opened = Nftables::open(family, options).map_err(explain)?;
-            Ok(Box::new(opened))
+            Ok(Box::new(opened.beside(&writers)))
         }))
     },
     remove: |part| {

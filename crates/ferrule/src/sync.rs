@@ -19,17 +19,21 @@ use ferrule_core::issue::{Issue, Kind};
 use ferrule_core::model::{Family, Node, ServiceKey};
 use ferrule_core::track::{Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Watcher, Work};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, ExternalChange, Scope, Watcher, Work};
 
 use crate::modes::OnExit;
 
+mod healing;
 mod pace;
 #[cfg(test)]
 pub mod recorder;
 #[cfg(test)]
 mod tests;
 
+pub use healing::{Contest, Repair};
 pub use pace::{Limits, Pace};
+
+use healing::Healing;
 
 /// What sync reacts to.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ pub enum Input {
     /// The addresses of this machine's interfaces, sorted.
     Addresses(Vec<IpAddr>),
     /// An external change to what is programmed: compare everything with the kernel.
-    Resync(Family),
+    Resync(Family, ExternalChange),
     /// The program is stopping.
     Stop,
 }
@@ -119,6 +123,8 @@ pub trait Observer: Send {
     fn begun(&mut self, family: Family);
     /// A sync ended.
     fn synced(&mut self, synced: &Synced<'_>);
+    /// External changes were undone by the sync that ended.
+    fn repaired(&mut self, family: Family, repair: &Repair);
     /// Stale flows were searched for.
     fn cleared(&mut self, cleared: &Cleared);
     /// The rules were removed at the end, or why not.
@@ -181,6 +187,7 @@ struct Lane {
     dataplane: Box<dyn Dataplane>,
     flows: Option<Flows>,
     pace: Pace,
+    healing: Healing,
     delta: FamilyDelta,
     triggers: Vec<SystemTime>,
     /// The first lists were complete, so there is something to program.
@@ -238,6 +245,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             dataplane: backend.dataplane,
             flows: backend.flows,
             pace: Pace::new(limits, now),
+            healing: Healing::default(),
             delta: FamilyDelta::default(),
             triggers: Vec::new(),
             begun: false,
@@ -298,7 +306,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         if !self.tracker.is_ready() {
             return far;
         }
-        let deadlines = self.lanes.iter().map(|lane| lane.pace.deadline(now));
+        let deadlines = self.lanes.iter().map(|lane| lane.deadline(now));
         deadlines.min().unwrap_or(far)
     }
 
@@ -337,10 +345,10 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                 }
             }
             Input::Addresses(local) => self.readdress(local),
-            Input::Resync(family) => {
+            Input::Resync(family, change) => {
+                let now = clock();
                 for lane in self.lanes.iter_mut().filter(|lane| lane.family == family) {
-                    lane.full = true;
-                    lane.pace.want();
+                    lane.healing.noticed(now, change.clone());
                 }
             }
             Input::Stop => {}
@@ -422,6 +430,10 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
             let now = clock();
+            if lane.healing.begin(now) {
+                lane.full = true;
+                lane.pace.want();
+            }
             if !lane.pace.is_due(now) {
                 continue;
             }
@@ -486,6 +498,12 @@ struct Context<'a, O, L> {
 }
 
 impl Lane {
+    fn deadline(&self, now: Instant) -> Instant {
+        let deadline = self.pace.deadline(now);
+        let healing = self.healing.deadline();
+        healing.map_or(deadline, |healing| deadline.min(healing))
+    }
+
     fn apply(&mut self, desired: &Desired, local: &[IpAddr]) -> Attempt {
         let begun = clock();
         let scope = scope(self.full, &self.delta);
@@ -529,10 +547,16 @@ impl Lane {
             triggers: if result.is_ok() { &self.triggers } else { &[] },
             totals: desired.totals(self.family),
         });
-        if result.is_err() {
+        let Ok(applied) = result else {
             // What was refused may show that the kernel is not as we remember it.
             self.full = true;
             return;
+        };
+        let most = self.pace.limits().retry;
+        if attempt.full
+            && let Some(repair) = self.healing.synced(clock(), applied.steps, most)
+        {
+            observer.repaired(self.family, &repair);
         }
         if let Some(flows) = &mut self.flows {
             let work = Work {

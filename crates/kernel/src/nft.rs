@@ -6,6 +6,7 @@
 //! How rules and sets are arranged is not decided here.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 use crate::Family;
@@ -29,10 +30,11 @@ pub mod text;
 mod uapi;
 mod value;
 mod watch;
+mod writers;
 
 pub use batch::Batch;
 pub use chain::{BaseChain, Chain, ChainKind, Hook, Policy, Rule};
-pub use commit::{BatchError, Commit};
+pub use commit::{BatchError, Commit, Fault};
 pub use compat::Extension;
 pub use element::{Element, Elements};
 pub use expr::{Expr, Reg};
@@ -41,6 +43,7 @@ pub use set::{Field, MapData, Set, Timeout};
 pub use table::Table;
 pub use value::{Comment, Data, Name, Value, Verdict};
 pub use watch::{Change, Event, Watch};
+pub use writers::{Mark, Writers};
 
 use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 
@@ -48,6 +51,7 @@ use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 #[derive(Debug)]
 pub struct Nft<T = Socket> {
     exchange: Exchange<T>,
+    writers: Writers,
 }
 
 /// One table with everything in it, all of one generation.
@@ -67,7 +71,7 @@ pub struct Snapshot {
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
-/// How often a snapshot is begun again because of an external change meanwhile.
+/// How often a snapshot or a dump is begun again because it does not fit together.
 const ATTEMPTS: usize = 5;
 
 impl Nft {
@@ -81,11 +85,26 @@ impl Nft {
 }
 
 impl<T: Transport> Nft<T> {
-    /// A conversation over this transport.
-    pub const fn new(transport: T) -> Self {
-        Self {
+    /// A conversation over this transport, in a group of its own.
+    pub fn new(transport: T) -> Self {
+        let nft = Self {
             exchange: Exchange::new(transport),
-        }
+            writers: Writers::default(),
+        };
+        nft.writers.add(nft.port());
+        nft
+    }
+
+    /// Makes it one of these writers: the program's other conversations take its changes for their
+    /// own.
+    pub fn join(&mut self, writers: &Writers) {
+        writers.add(self.port());
+        self.writers = writers.clone();
+    }
+
+    /// The group that it is in.
+    pub const fn writers(&self) -> &Writers {
+        &self.writers
     }
 
     /// The port by which notifications name the changes made here.
@@ -103,7 +122,36 @@ impl<T: Transport> Nft<T> {
     /// # Errors
     /// See [`BatchError`].
     pub fn commit(&mut self, batch: &Batch) -> Result<Commit, BatchError> {
-        commit::commit(&mut self.exchange, batch)
+        let done = commit::commit(&mut self.exchange, batch)?;
+        if !batch.is_empty() {
+            self.writers.committed();
+        }
+        Ok(done)
+    }
+
+    /// The present state of all rules, to be compared with a later one.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn mark(&mut self) -> Result<Mark, RequestError> {
+        let generation = self.generation()?.id;
+        Ok(self.mark_of(generation))
+    }
+
+    fn mark_of(&self, generation: u32) -> Mark {
+        let commits = self.writers.commits();
+        Mark {
+            generation,
+            commits,
+        }
+    }
+
+    /// Whether the program alone made what changed since then, in any table.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn is_since(&mut self, mark: Mark) -> Result<bool, RequestError> {
+        self.mark().map(|now| mark.leads_to(now))
     }
 
     /// The present generation.
@@ -242,8 +290,26 @@ impl<T: Transport> Nft<T> {
     /// The elements of a set, in no order.
     ///
     /// # Errors
-    /// See [`RequestError`]; a set that does not exist is one.
+    /// See [`RequestError`]; a set that does not exist is one. `Interrupted` if every dump has an
+    /// element twice.
     pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<Element>, RequestError> {
+        // A hash table that the kernel enlarges, on its own time after many elements came, is dumped
+        // with some elements twice and as many others not at all; nothing else tells.
+        for _ in 0..ATTEMPTS {
+            let elements = self.elements_once(family, table, set)?;
+            if !has_twins(&elements) {
+                return Ok(elements);
+            }
+        }
+        Err(RequestError::Interrupted)
+    }
+
+    fn elements_once(
         &mut self,
         family: Family,
         table: &str,
@@ -277,24 +343,41 @@ impl<T: Transport> Nft<T> {
         family: Family,
         table: &str,
     ) -> Result<Option<Snapshot>, RequestError> {
+        self.marked_snapshot(family, table).map(|(read, _)| read)
+    }
+
+    /// The same with the state of all rules that it is of, also if there is no such table.
+    ///
+    /// # Errors
+    /// See [`Nft::snapshot`].
+    pub fn marked_snapshot(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<(Option<Snapshot>, Mark), RequestError> {
         let mut former = None;
         for _ in 0..ATTEMPTS {
             let generation = self.generation()?.id;
             let read = self.read_all(generation, family, table);
             let now = self.generation()?.id;
             if now == generation {
-                return read;
+                return Ok((read?, self.mark_of(now)));
             }
             // Parts of different generations may contradict each other in any way. But generations
             // count the changes of all tables: if this one reads the same twice, it was another.
-            let Ok(Some(mut read)) = read else {
+            let Ok(mut read) = read else {
                 former = None;
                 continue;
             };
-            read.generation = 0;
+            let date = |read: &mut Option<Snapshot>, generation| {
+                if let Some(read) = read {
+                    read.generation = generation;
+                }
+            };
+            date(&mut read, 0);
             if former.as_ref() == Some(&read) {
-                read.generation = now;
-                return Ok(Some(read));
+                date(&mut read, now);
+                return Ok((read, self.mark_of(now)));
             }
             former = Some(read);
         }
@@ -349,6 +432,17 @@ impl<T: Transport> Nft<T> {
             },
         )
     }
+}
+
+/// Whether an element is there twice. Numbers instead of keys, because there may be very many.
+fn has_twins(elements: &[Element]) -> bool {
+    let hasher = RandomState::new();
+    let mut numbers: Vec<u64> = elements
+        .iter()
+        .map(|element| hasher.hash_one((&element.key, &element.last, element.ends_range)))
+        .collect();
+    numbers.sort_unstable();
+    numbers.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 fn header(writer: &mut Writer, family: u8) {

@@ -123,13 +123,13 @@ impl Socket {
         )
     }
 
-    /// Drops notifications of changes that the socket with this port asked for, before they wake
+    /// Drops notifications of changes that sockets with these ports asked for, before they wake
     /// anybody. The kernel puts only changes of one sender into a datagram.
     ///
     /// # Errors
-    /// The error of the kernel.
-    pub fn ignore_sender(&self, port: u32) -> io::Result<()> {
-        sys::drop_messages_of(&self.fd, port)
+    /// The error of the kernel; there is room for some hundred ports.
+    pub fn ignore_senders(&self, ports: &[u32]) -> io::Result<()> {
+        sys::drop_messages_of(&self.fd, ports)
     }
 
     /// Waits for a notification, for at most this time.

@@ -25,7 +25,9 @@ use crate::xtables::layout::Layout;
 use crate::xtables::removal::removal;
 use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Sent, Tables};
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, ipvs, xtables};
+use crate::{
+    Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, Writers, ipvs, xtables,
+};
 
 /// Programs one family by iptables.
 #[derive(Debug)]
@@ -87,6 +89,13 @@ impl Iptables {
             written: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// The same as one of these writers.
+    #[must_use]
+    pub fn beside(mut self, writers: &Writers) -> Self {
+        self.tables.join(writers);
+        self
     }
 
     /// The same by iptables' programs alone, also where the tables could be written directly.
@@ -262,7 +271,7 @@ impl Dataplane for Iptables {
         Ok(Applied::steps(sent.steps))
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         self.tables.watch()
     }
 }

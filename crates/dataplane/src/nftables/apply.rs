@@ -6,18 +6,19 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 
 use ferrule_core::desired::{Desired, Exposure, FamilyDelta};
+use ferrule_core::facts::Facts;
 use ferrule_core::model::Family;
-use ferrule_kernel::exchange::RequestError;
 use ferrule_kernel::memory;
-use ferrule_kernel::nft::{Batch, BatchError, Name, Nft, Snapshot, Table};
+use ferrule_kernel::nft::{BatchError, Mark, Name, Nft, Snapshot, Table, Writers};
 use ferrule_kernel::socket::{Socket, Transport};
 
 use super::Options;
+use super::batch::{Failed, batch, is_busy_chain, is_created_already, put, refused, unread};
 use super::create;
-use super::diff::{self, Pass, Redrawn, RenderContext, Step};
+use super::diff::{self, Pass, Redrawn, RenderContext, Step, Strangers};
+use super::isolate::Isolation;
 use super::names::{self, TABLE};
 use super::render;
 use super::ruleset::Common;
@@ -36,6 +37,11 @@ pub struct Nftables<T = Socket> {
     written: Option<Written>,
     /// Whether something may stand in for our table.
     interim: bool,
+    /// Whether the table was as we want it once. If so, what is strange in it came later.
+    ours: bool,
+    /// The state of all rules when the table was read last.
+    read: Option<Mark>,
+    isolation: Isolation,
 }
 
 /// What a delta needs to know about the rest.
@@ -46,8 +52,8 @@ struct Written {
     retired: BTreeSet<Name>,
 }
 
-/// What the kernel said, and to which steps.
-type Failed = (BatchError, Vec<Step>);
+/// Service ports as they were and as they are to be.
+type Change<'a> = (Option<&'a Exposure>, Option<&'a Exposure>);
 
 /// Steps that were made.
 struct Done {
@@ -71,14 +77,24 @@ impl Nftables {
 
 impl<T: Transport> Nftables<T> {
     /// Programs through this conversation.
-    pub const fn new(family: Family, options: Options, nft: Nft<T>) -> Self {
+    pub fn new(family: Family, options: Options, nft: Nft<T>) -> Self {
         Self {
             family,
             options,
             nft,
             written: None,
             interim: false,
+            ours: false,
+            read: None,
+            isolation: Isolation::default(),
         }
+    }
+
+    /// The same as one of these writers.
+    #[must_use]
+    pub fn beside(mut self, writers: &Writers) -> Self {
+        self.nft.join(writers);
+        self
     }
 
     fn delete(&mut self, table: &Table) -> Result<usize, ApplyError> {
@@ -91,24 +107,28 @@ impl<T: Transport> Nftables<T> {
     }
 
     fn context(&self) -> RenderContext {
-        RenderContext {
-            family: kernel_family(self.family),
-            mark: self.options.mark,
-        }
+        RenderContext::new(self.family, self.options)
     }
 
     fn full(&mut self, desired: &Desired, pass: Pass) -> Result<Applied, ApplyError> {
-        let family = kernel_family(self.family);
+        let (family, context) = (kernel_family(self.family), self.context());
         let mut interim_steps = None;
         let mut attempt = 1;
+        let mut replace = false;
+        self.isolation.begin();
         let (mut applied, written) = loop {
-            let installed = self.nft.snapshot(family, TABLE).map_err(unread)?;
+            let read = self.nft.marked_snapshot(family, TABLE);
+            let (installed, mark) = read.map_err(unread)?;
+            self.read = Some(mark);
             // A process that writes all the time, most likely elsewhere, must not keep us forever. If
             // it was here after all, the kernel refuses what does not fit.
             let generation = installed.as_ref().map(|installed| installed.generation);
             let generation = generation.filter(|_| attempt < ATTEMPTS);
+            let strangers = installed.as_ref();
+            let strangers = strangers.map_or(Strangers::None, |all| diff::strangers(all, family));
+            let removable = self.ours && !replace && strangers == Strangers::Removable;
             let result = match installed {
-                Some(installed) if !diff::is_unusable(&installed, family) => {
+                Some(installed) if removable || strangers == Strangers::None => {
                     self.update_in_place(installed, desired, pass, generation)
                 }
                 Some(_) if interim_steps.is_none() => {
@@ -121,6 +141,12 @@ impl<T: Transport> Nftables<T> {
             match result {
                 Ok(done) => break done,
                 Err((BatchError::Conflict, _)) if attempt < ATTEMPTS => attempt += 1,
+                Err(failed) if self.isolation.blame(&failed, desired, self.family, context) => {
+                    // If the interim table was refused, then for the same reason.
+                    interim_steps = interim_steps.filter(|_| self.interim);
+                }
+                // What is strange cannot be removed on its own.
+                Err((BatchError::Refused { .. }, _)) if removable => replace = true,
                 Err((error, steps)) => return Err(refused(error, &steps)),
             }
         };
@@ -129,7 +155,10 @@ impl<T: Transport> Nftables<T> {
             applied.steps += self.delete(&names::interim())?;
             self.interim = false;
         }
+        self.isolation.finished();
+        self.ours = true;
         self.written = Some(written);
+        applied.refused = self.isolation.refusals();
         Ok(applied)
     }
 
@@ -141,10 +170,17 @@ impl<T: Transport> Nftables<T> {
         pass: Pass,
         generation: Option<u32>,
     ) -> Result<(Applied, Written), Failed> {
-        let wanted = render::ruleset(desired, self.family, self.options);
+        let exposures = self.isolation.chosen(desired, self.family);
+        let facts = desired.facts(self.family);
+        let wanted = render::ruleset(exposures, facts, self.family, self.options);
         let difference = diff::full(&installed, &wanted, self.context(), pass);
         drop(installed);
-        let mut done = self.commit(difference.steps, generation)?;
+        let apart = self.isolation.singly;
+        let mut steps = difference.steps;
+        if apart {
+            steps = steps.into_iter().flat_map(pieces).collect();
+        }
+        let mut done = self.commit(steps, generation)?;
         let applied = Applied {
             kept: done.kept.len(),
             ..Applied::steps(done.made)
@@ -170,8 +206,14 @@ impl<T: Transport> Nftables<T> {
         if let Some(generation) = generation {
             batch.expect_generation(generation);
         }
-        let common = create::create(desired, self.family, self.options, |step| {
-            put(&mut batch, &step, family, &table);
+        let apart = self.isolation.singly;
+        let common = self.draw(desired, |step| {
+            if apart {
+                let pieces = pieces(step);
+                pieces.for_each(|step| put(&mut batch, &step, family, &table));
+            } else {
+                put(&mut batch, &step, family, &table);
+            }
         });
         match self.nft.commit(&batch) {
             Ok(_) => {
@@ -182,11 +224,26 @@ impl<T: Transport> Nftables<T> {
             // They were not kept; the error needs the one that it is about.
             Err(error) => {
                 let mut steps = before.to_vec();
-                let each = |step| steps.push(step);
-                create::create(desired, self.family, self.options, each);
+                self.draw(desired, |step| {
+                    if apart {
+                        steps.extend(pieces(step));
+                    } else {
+                        steps.push(step);
+                    }
+                });
+                if is_created_already(&error, &steps) {
+                    return Err((BatchError::Conflict, steps));
+                }
                 Err((error, steps))
             }
         }
+    }
+
+    /// Tells every step to a new table.
+    fn draw(&self, desired: &Desired, each: impl FnMut(Step)) -> Common {
+        let exposures = self.isolation.chosen(desired, self.family);
+        let facts = desired.facts(self.family);
+        create::create(exposures, facts, self.family, self.options, each)
     }
 
     /// Writes a table that translates packets while ours is replaced; the number of steps.
@@ -202,7 +259,7 @@ impl<T: Transport> Nftables<T> {
         let table = names::interim();
         let mut batch = batch(&[Step::AddTable, Step::DeleteTable], family, &table);
         let translates = create::translation();
-        create::create(desired, self.family, self.options, |step| {
+        self.draw(desired, |step| {
             if translates(&step) {
                 put(&mut batch, &step, family, &table);
             }
@@ -245,55 +302,111 @@ impl<T: Transport> Nftables<T> {
 
     fn delta(
         &mut self,
-        written: Written,
+        mut written: Written,
         desired: &Desired,
         delta: &FamilyDelta,
     ) -> Result<Applied, ApplyError> {
-        let mut common = written.common;
+        let changes = delta.changes.iter();
+        let changes: Vec<Change<'_>> = changes
+            .filter(|(key, _)| !self.isolation.has(key))
+            .map(|(_, change)| (change.before.as_deref(), change.after.as_deref()))
+            .collect();
+        let facts = delta.facts.then(|| desired.facts(self.family));
+        let mut applied = Applied::default();
+        match self.change(&mut written, &changes, facts) {
+            Ok(done) => {
+                applied.steps = done.made;
+                applied.kept = done.kept.len();
+            }
+            Err((error, steps)) => {
+                self.isolation.remember(delta);
+                return Err(refused(error, &steps));
+            }
+        }
+        // On their own, so that they hold up nobody.
+        for (key, tried) in self.isolation.candidates(delta) {
+            let change = (tried.instead.as_deref(), tried.wanted.as_deref());
+            match self.change(&mut written, &[change], None) {
+                Ok(done) => {
+                    applied.steps += done.made;
+                    self.isolation.accepted(&key);
+                }
+                Err((error, _)) if is_refusal(&error) && tried.wanted.is_some() => {
+                    self.isolation.refused_again(key, tried, &error);
+                }
+                Err((error, steps)) => return Err(refused(error, &steps)),
+            }
+        }
+        self.written = Some(written);
+        applied.refused = self.isolation.refusals();
+        Ok(applied)
+    }
+
+    /// Makes these changes, all or none.
+    fn change(
+        &mut self,
+        written: &mut Written,
+        changes: &[Change<'_>],
+        facts: Option<&Facts>,
+    ) -> Result<Done, Failed> {
         let context = self.context();
         let mut redrawn = Redrawn::default();
-        for change in delta.changes.values() {
-            let draw = |side: &Option<Arc<Exposure>>| {
-                side.as_deref()
-                    .map(|exposure| render::exposure(exposure, context))
-            };
-            redrawn.add(draw(&change.before), draw(&change.after));
+        for (before, after) in changes {
+            let draw = |exposure: &Exposure| render::exposure(exposure, context);
+            redrawn.add(before.map(draw), after.map(draw));
         }
-        let retired = written.retired.into_iter();
+        let Written { common, retired } = &mut *written;
+        let retired = retired.iter().cloned();
         let (again, mut retired): (BTreeSet<_>, BTreeSet<_>) =
             retired.partition(|chain| redrawn.needs(chain));
         // One that is needed again may have its rules still.
         let mut steps: Vec<_> = again.into_iter().map(Step::FlushChain).collect();
         steps.extend(redrawn.steps(&common.shares, &common.picks, context));
-        if delta.facts {
-            let facts = desired.facts(self.family);
-            let statics = render::statics(facts, self.family, self.options);
-            steps.extend(diff::statics(&common.statics, &statics));
-            common.statics = statics;
+        let statics = facts.map(|facts| render::statics(facts, self.family, self.options));
+        if let Some(statics) = &statics {
+            steps.extend(diff::statics(&common.statics, statics));
         }
         if !steps.is_empty() {
             let gone = std::mem::take(&mut retired);
             steps.extend(gone.into_iter().map(Step::DeleteChain));
         }
-        let done = self.commit(steps, None);
-        let done = done.map_err(|(error, steps)| refused(error, &steps))?;
-        let kept = done.kept.len();
-        retired.extend(done.kept);
+        let done = self.commit(steps, None)?;
+        retired.extend(done.kept.iter().cloned());
         retired.extend(redrawn.retired());
+        common.statics = statics.unwrap_or_else(|| std::mem::take(&mut common.statics));
         common.picks.extend(redrawn.picks());
         redrawn.count(&mut common.shares);
-        self.written = Some(Written { common, retired });
-        Ok(Applied {
-            kept,
-            ..Applied::steps(done.made)
-        })
+        written.retired = retired;
+        Ok(done)
     }
+}
+
+/// Whether the kernel does not want something, and nothing was changed.
+const fn is_refusal(error: &BatchError) -> bool {
+    matches!(
+        error,
+        BatchError::Refused { .. } | BatchError::TooLong { .. }
+    )
+}
+
+/// A step with each element that it adds apart.
+fn pieces(step: Step) -> impl Iterator<Item = Step> {
+    let (elements, other) = match step {
+        Step::Add(container, elements) => (Some((container, elements)), None),
+        step => (None, Some(step)),
+    };
+    let elements = elements.into_iter().flat_map(|(container, elements)| {
+        let elements = elements.into_iter();
+        elements.map(move |element| Step::Add(container, vec![element]))
+    });
+    elements.chain(other)
 }
 
 impl<T: Transport + Send> Dataplane for Nftables<T> {
     /// Deletes the table and everything in it, if there is one.
     fn remove(&mut self) -> Result<Applied, ApplyError> {
         self.written = None;
+        self.ours = false;
         let family = kernel_family(self.family);
         let tables = self.nft.tables(family).map_err(unread)?;
         if tables.iter().all(|table| &*table.object.name != TABLE) {
@@ -302,9 +415,9 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
         self.delete(&names::table()).map(Applied::steps)
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         // All of the table is ours, so any change in it concerns us.
-        let listener = Listener::open(self.family, self.nft.port(), &[TABLE], |_| true);
+        let listener = Listener::open(self.family, &mut self.nft, self.read, &[TABLE], |_| true);
         vec![Box::new(listener)]
     }
 
@@ -327,84 +440,4 @@ impl<T: Transport + Send> Dataplane for Nftables<T> {
             }
         }
     }
-}
-
-fn batch(steps: &[Step], family: ferrule_kernel::Family, table: &Table) -> Batch {
-    let mut batch = Batch::new(family, table.name.clone());
-    for step in steps {
-        put(&mut batch, step, family, table);
-    }
-    batch
-}
-
-fn put(batch: &mut Batch, step: &Step, family: ferrule_kernel::Family, table: &Table) {
-    match step {
-        Step::AddTable => batch.add_table(table),
-        Step::DeleteTable => batch.delete_table(),
-        Step::AddSet(container) => batch.add_set(&container.set(family)),
-        Step::AddOwnSet(set) => batch.add_set(set),
-        Step::DeleteOwnSet(name) => batch.delete_set(name),
-        Step::AddChain(chain) => batch.add_chain(chain),
-        Step::FlushChain(name) => batch.flush_chain(name),
-        Step::AddRule(rule) => batch.add_rule(rule),
-        Step::DeleteChain(name) => batch.delete_chain(name),
-        Step::Flush(container) => batch.flush_set(container.name()),
-        Step::Add(container, elements) => batch.add_elements(container.name(), elements),
-        Step::Delete(container, elements) => batch.delete_elements(container.name(), elements),
-    };
-}
-
-/// Whether it was the deletion of a chain that was refused, because something still leads there.
-fn is_busy_chain(error: &BatchError, steps: &[Step]) -> bool {
-    matches!(error, BatchError::Refused { step, source, .. }
-        if source.kind() == io::ErrorKind::ResourceBusy
-            && matches!(steps.get(*step), Some(Step::DeleteChain(_))))
-}
-
-fn refused(error: BatchError, steps: &[Step]) -> ApplyError {
-    let text = error.to_string();
-    match error {
-        BatchError::Refused {
-            step,
-            element,
-            what,
-            message,
-            source,
-            ..
-        } => {
-            let which = element.and_then(|at| element_of(steps.get(step)?, at));
-            let which = which.map_or_else(String::new, |which| format!(" ({which})"));
-            let words = message.map_or_else(String::new, |words| format!(": {words}"));
-            ApplyError::Refused {
-                step: format!("{what}{which}{words}"),
-                source,
-            }
-        }
-        BatchError::Denied(source) | BatchError::Unsent { source, .. } => ApplyError::Refused {
-            step: "the whole transaction".to_owned(),
-            source,
-        },
-        BatchError::TooLong { what, .. } => ApplyError::Refused {
-            step: what,
-            source: io::Error::other(text),
-        },
-        BatchError::Conflict => ApplyError::OutOfSync(io::Error::other(text)),
-        BatchError::Lost(source) => ApplyError::OutOfSync(source),
-    }
-}
-
-/// What there is to say about one element of a step: whose it is, or its bytes.
-fn element_of(step: &Step, at: usize) -> Option<String> {
-    let (Step::Add(_, elements) | Step::Delete(_, elements)) = step else {
-        return None;
-    };
-    let element = elements.get(at)?;
-    Some(match &element.comment {
-        Some(comment) => comment.as_str().to_owned(),
-        None => format!("{:?}", element.key),
-    })
-}
-
-fn unread(error: RequestError) -> ApplyError {
-    ApplyError::OutOfSync(said(error))
 }

@@ -1,37 +1,35 @@
 //! Everything, from nothing.
 //!
-//! In: desired state. Out: [`Step`]s, one after the other as they are drawn, and what a later
+//! In: exposures and facts. Out: [`Step`]s, one after the other as they are drawn, and what a later
 //! delta must know. The elements of a large cluster would be most of the program's memory, so
 //! only a few of them exist at a time; whoever takes the steps keeps their bytes at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferrule_core::desired::Desired;
+use ferrule_core::desired::Exposure;
+use ferrule_core::facts::Facts;
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::{ChainKind, Element, Name};
 
 use super::Options;
-use super::diff::{RenderContext, Step, add_chains, add_pick};
+use super::diff::{RenderContext, Step, add_chains, add_own_set, add_pick};
 use super::names::{self, Container};
 use super::render;
 use super::ruleset::{Common, Drawing};
-use crate::kernel_family;
 
 /// So many elements for one set are collected into one step.
 const PIECE: usize = 256;
 
 /// Tells every step to `each`, in an order that the kernel accepts.
-pub fn create(
-    desired: &Desired,
+pub fn create<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    facts: &Facts,
     family: Family,
     options: Options,
     each: impl FnMut(Step),
 ) -> Common {
-    let context = RenderContext {
-        family: kernel_family(family),
-        mark: options.mark,
-    };
-    let statics = render::statics(desired.facts(family), family, options);
+    let context = RenderContext::new(family, options);
+    let statics = render::statics(facts, family, options);
     let mut creation = Creation {
         each,
         context,
@@ -42,7 +40,7 @@ pub fn create(
         },
     };
     creation.frame();
-    for exposed in desired.exposures(family) {
+    for exposed in exposures {
         creation.add(render::exposure(exposed, context));
     }
     creation.finish()
@@ -55,9 +53,13 @@ pub fn translation() -> impl Fn(&Step) -> bool {
         .filter(|chain| matches!(&chain.base, Some(base) if base.kind == ChainKind::Filter))
         .map(|chain| chain.name)
         .collect();
+    let refuses = move |chain: &Name| filters.contains(chain) || names::is_sources_chain(chain);
     move |step| match step {
-        Step::AddChain(chain) => !filters.contains(&chain.name),
-        Step::AddRule(rule) => !filters.contains(&rule.chain),
+        Step::AddChain(chain) => !refuses(&chain.name),
+        Step::AddRule(rule) => !refuses(&rule.chain),
+        // Who may use an address is not asked there, and the answer may be long.
+        Step::AddOwnSet(set) => !set.interval,
+        Step::AddOwn(..) | Step::Add(Container::FirewallIps, _) => false,
         _ => true,
     }
 }
@@ -73,7 +75,7 @@ struct Creation<F> {
 impl<F: FnMut(Step)> Creation<F> {
     /// What there is without any Service.
     fn frame(&mut self) {
-        (self.each)(Step::AddTable);
+        (self.each)(Step::CreateTable);
         let chains = names::chains().into_iter().map(Step::AddChain);
         let sets = Container::ALL.into_iter().map(Step::AddSet);
         chains.chain(sets).for_each(&mut self.each);
@@ -89,7 +91,7 @@ impl<F: FnMut(Step)> Creation<F> {
                 self.common.picks.insert(pick);
             }
         }
-        let sets = drawing.sets.into_values().map(Step::AddOwnSet);
+        let sets = drawing.sets.into_values().flat_map(add_own_set);
         sets.for_each(&mut self.each);
         add_chains(&drawing.chains)
             .into_iter()

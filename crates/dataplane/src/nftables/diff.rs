@@ -4,24 +4,30 @@
 //! who is led to comes before who leads there, and goes after. They are sent as one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroU32;
 
 use ferrule_kernel::Family;
 use ferrule_kernel::nft::{Chain, Element, Name, Rule, Set, Snapshot, Value};
 
+use super::Options;
 use super::names::{self, Container, Pick};
 use super::program;
-use super::ruleset::{Drawing, Ruleset, Shares, Statics};
+use super::ruleset::{Drawing, OwnSet, Ruleset, Shares, Statics};
+use crate::kernel_family;
 
+mod spans;
 mod unused;
 
 use unused::Unused;
-pub use unused::is_unusable;
+pub use unused::{Strangers, strangers};
 
 /// One thing that is done to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Adds the table.
+    /// Adds the table, unless it is there.
     AddTable,
+    /// Adds the table, which is not there.
+    CreateTable,
     /// Deletes the table and everything in it.
     DeleteTable,
     /// Adds a set or map.
@@ -30,6 +36,12 @@ pub enum Step {
     AddOwnSet(Set),
     /// Deletes a set of a single Service port.
     DeleteOwnSet(Name),
+    /// Adds ranges to a set of a single Service port.
+    AddOwn(Name, Vec<Element>),
+    /// Deletes ranges from such a set.
+    DeleteOwn(Name, Vec<Element>),
+    /// Removes all ranges of such a set.
+    FlushOwn(Name),
     /// Adds a chain without rules.
     AddChain(Chain),
     /// Removes all rules of a chain.
@@ -53,6 +65,19 @@ pub struct RenderContext {
     pub family: Family,
     /// The bit that asks for masquerading.
     pub mark: u32,
+    /// How many clients are remembered with an endpoint.
+    pub affinity_size: NonZeroU32,
+}
+
+impl RenderContext {
+    /// What the administrator decided, for this family.
+    pub fn new(family: ferrule_core::model::Family, options: Options) -> Self {
+        Self {
+            family: kernel_family(family),
+            mark: options.mark,
+            affinity_size: options.affinity_size,
+        }
+    }
 }
 
 /// What differs between the table and what is wanted.
@@ -73,7 +98,7 @@ pub enum Pass {
     Again,
 }
 
-/// Only what differs. The table must not be [unusable](is_unusable).
+/// Only what differs. What is [strange](strangers) in the table must be removable.
 ///
 /// In the first pass, chains that nothing leads to are no difference: a restart writes nothing if
 /// nothing else changed meanwhile.
@@ -118,9 +143,12 @@ pub fn full(
             steps.extend(add_pick(pick, context));
         }
     }
-    for (name, set) in &wanted.sets {
-        if !sets.contains(&**name) {
-            steps.push(Step::AddOwnSet(set.clone()));
+    for (name, own) in &wanted.sets {
+        if sets.contains(&**name) {
+            let present = installed.elements.get(name).map_or(&[][..], Vec::as_slice);
+            steps.extend(spans::repair(name, present, &own.elements()));
+        } else {
+            steps.extend(add_own_set(own.clone()));
         }
     }
     let missing = wanted
@@ -184,9 +212,13 @@ impl Redrawn {
         }
         let (old_sets, new_sets) = (sets(&self.old), sets(&self.new));
         let (old_chains, new_chains) = (chains(&self.old), chains(&self.new));
-        for (name, set) in &new_sets {
-            if !old_sets.contains_key(name) {
-                steps.push(Step::AddOwnSet((*set).clone()));
+        for (name, own) in &new_sets {
+            match old_sets.get(name) {
+                Some(old) if old.nets == own.nets => {}
+                Some(old) => {
+                    steps.extend(spans::change(name, &old.elements(), &own.elements()));
+                }
+                None => steps.extend(add_own_set((*own).clone())),
             }
         }
         for name in new_chains.keys() {
@@ -288,7 +320,7 @@ pub fn statics(old: &Statics, new: &Statics) -> Vec<Step> {
     steps
 }
 
-fn sets(drawings: &[Drawing]) -> BTreeMap<&Name, &Set> {
+fn sets(drawings: &[Drawing]) -> BTreeMap<&Name, &OwnSet> {
     drawings.iter().flat_map(|drawing| &drawing.sets).collect()
 }
 
@@ -330,10 +362,7 @@ fn element_steps<'a>(changes: impl IntoIterator<Item = (Container, Replacement<'
             continue;
         }
         let lists = lists.entry(container).or_default();
-        // The kernel refuses a range that begins or ends within one that is still there. Packets
-        // do not see the order of steps, here or elsewhere: all of them become true at once.
-        let goes_first = new.is_some() || container == Container::FirewallSources;
-        let gone = if goes_first {
+        let gone = if new.is_some() {
             &mut lists.replaced
         } else {
             &mut lists.removed
@@ -432,6 +461,16 @@ fn by_chain<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeMap<&'a str, 
 
 fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a Rule] {
     rules.get(chain).map_or(&[], Vec::as_slice)
+}
+
+/// Adds a set of a single Service port, with what is in it.
+pub fn add_own_set(own: OwnSet) -> Vec<Step> {
+    let (name, elements) = (own.set.name.clone(), own.elements());
+    let mut steps = vec![Step::AddOwnSet(own.set)];
+    if !elements.is_empty() {
+        steps.push(Step::AddOwn(name, elements));
+    }
+    steps
 }
 
 /// Adds a chain that several Service ports may use.

@@ -2,11 +2,11 @@
 //!
 //! Names without prefix are kube-proxy's, and so are their types and flags: it refuses to start
 //! over a table in which one of its names means something else. What it does not have is called
-//! `ferrule-…`, or `pick-…` and `stay-…` for chains. No name of ours contains `/`, by which kube-proxy tells
-//! the chains that it may delete.
+//! `ferrule-…`, or `pick-…`, `stay-…` and `sources-…` for chains. No name of ours contains `/`, by which
+//! kube-proxy tells the chains that it may delete.
 
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use ferrule_core::desired::{Endpoint, Pool};
 use ferrule_core::model::PortKey;
@@ -36,8 +36,7 @@ pub const MASQUERADING: &str = "masquerading";
 pub const CLUSTER_IPS_CHECK: &str = "cluster-ips-check";
 pub const REJECT: &str = "reject-chain";
 
-/// Ours: the source must be allowed; outside traffic stays on this node.
-pub const FIREWALL: &str = "ferrule-firewall";
+/// Ours: outside traffic stays on this node.
 pub const EXTERNAL_LOCAL: &str = "ferrule-external-local";
 pub const NODEPORT_LOCAL: &str = "ferrule-nodeport-local";
 
@@ -78,7 +77,6 @@ pub fn chains() -> Vec<Chain> {
         SERVICES,
         MASQUERADING,
         CLUSTER_IPS_CHECK,
-        FIREWALL,
         EXTERNAL_LOCAL,
         NODEPORT_LOCAL,
     ];
@@ -100,8 +98,6 @@ pub enum Container {
     NodePortEndpoints,
     /// Connections of a pod to itself.
     Hairpin,
-    /// Sources that may use a load balancer address.
-    FirewallSources,
     /// Load balancer addresses that not everybody may use.
     FirewallIps,
     /// Where clients inside the cluster go at an address that keeps outside traffic on the node.
@@ -130,11 +126,10 @@ pub enum Container {
 
 impl Container {
     /// All, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::Endpoints,
         Self::NodePortEndpoints,
         Self::Hairpin,
-        Self::FirewallSources,
         Self::FirewallIps,
         Self::Inside,
         Self::Outside,
@@ -155,7 +150,6 @@ impl Container {
             Self::Endpoints => "ferrule-endpoints",
             Self::NodePortEndpoints => "ferrule-nodeport-endpoints",
             Self::Hairpin => "hairpin-connections",
-            Self::FirewallSources => "ferrule-firewall-sources",
             Self::FirewallIps => "firewall-ips",
             Self::Inside => "ferrule-inside",
             Self::Outside => "ferrule-outside",
@@ -176,7 +170,6 @@ impl Container {
             Self::Endpoints => "endpoints by Service address and slot",
             Self::NodePortEndpoints => "endpoints by NodePort and slot",
             Self::Hairpin => "service hairpin connections",
-            Self::FirewallSources => "sources allowed by LoadBalancerSourceRanges",
             Self::FirewallIps => "destinations that are subject to LoadBalancerSourceRanges",
             Self::Inside => "externalTrafficPolicy Local: clients in the cluster",
             Self::Outside => "externalTrafficPolicy Local: clients outside",
@@ -213,10 +206,6 @@ impl Container {
                 Set::map(name, [protocol, port, Field::Number], endpoint)
             }
             Self::Hairpin => Set::new(name, [address, address, Field::Protocol, Field::Port]),
-            Self::FirewallSources => Set {
-                interval: true,
-                ..Set::new(name, [address, Field::Protocol, Field::Port, address])
-            },
             Self::FirewallIps
             | Self::Inside
             | Self::Outside
@@ -349,26 +338,43 @@ pub fn stay_chain(label: &str, pool: Pool, masquerade: bool) -> Name {
     fitting(format!("{STAY}{label}{pool}{masquerade}"))
 }
 
-/// Whether a chain of this name is such a one.
+/// The chain that leads to one endpoint and remembers who went there.
+pub fn stay_endpoint_chain(label: &str, endpoint: &Endpoint) -> Name {
+    fitting(format!("{STAY}{label}-{}", socket(endpoint)))
+}
+
+/// Whether a chain of this name is one of the two.
 pub fn is_stay_chain(name: &str) -> bool {
     name.starts_with(STAY)
 }
 
+/// Address and port, without colons.
+fn socket(endpoint: &Endpoint) -> String {
+    let ip = endpoint.ip.to_string().replace(':', ".");
+    format!("{ip}.{}", endpoint.port)
+}
+
 /// The set of clients that stay with one endpoint of a Service port. Rules say how long.
-pub fn affinity_set(label: &str, endpoint: &Endpoint) -> Set {
-    let (field, ip) = match endpoint.ip {
-        IpAddr::V4(ip) => (Field::Ipv4Addr, ip.to_string()),
-        IpAddr::V6(ip) => (Field::Ipv6Addr, ip.to_string().replace(':', ".")),
+pub fn affinity_set(label: &str, endpoint: &Endpoint, size: NonZeroU32) -> Set {
+    let field = match endpoint.ip {
+        IpAddr::V4(_) => Field::Ipv4Addr,
+        IpAddr::V6(_) => Field::Ipv6Addr,
     };
-    let name = fitting(format!("{AFFINITY}{label}-{ip}.{}", endpoint.port));
+    let name = fitting(format!("{AFFINITY}{label}-{}", socket(endpoint)));
     Set {
         dynamic: true,
         timeout: Timeout::PerElement,
+        size: Some(size),
         ..Set::new(name, [field])
     }
 }
 
-/// Whether this is such a set.
+/// Whether a set of this name should be one of a Service port.
+pub fn is_own_set_name(name: &str) -> bool {
+    name.starts_with(AFFINITY) || name.starts_with(SOURCES_SET)
+}
+
+/// Whether this is such a set. Of another size it is one too: who is remembered there stays.
 pub fn is_affinity_set(set: &Set, family: Family) -> bool {
     set.name.starts_with(AFFINITY)
         && set.key == [Field::address(family)]
@@ -376,4 +382,57 @@ pub fn is_affinity_set(set: &Set, family: Family) -> bool {
         && set.dynamic
         && set.timeout == Timeout::PerElement
         && !set.interval
+}
+
+const SOURCES: &str = "sources-";
+const SOURCES_SET: &str = "ferrule-sources-";
+
+/// The chain that drops sources which may not use the load balancer addresses of a Service port.
+pub fn sources_chain(label: &str) -> Name {
+    fitting(format!("{SOURCES}{label}"))
+}
+
+/// Whether a chain of this name is such a one.
+pub fn is_sources_chain(name: &str) -> bool {
+    name.starts_with(SOURCES)
+}
+
+/// The ranges of sources that may use them.
+pub fn sources_set(label: &str, family: Family) -> Set {
+    let name = fitting(format!("{SOURCES_SET}{label}"));
+    Set {
+        interval: true,
+        ..Set::new(name, [Field::address(family)])
+    }
+}
+
+/// Whether this is such a set.
+pub fn is_sources_set(set: &Set, family: Family) -> bool {
+    set.name.starts_with(SOURCES_SET)
+        && set.key == [Field::address(family)]
+        && is_set_of_ranges(set)
+}
+
+fn is_set_of_ranges(set: &Set) -> bool {
+    set.data == MapData::None
+        && set.interval
+        && (set.anonymous, set.dynamic, set.timeout) == (false, false, Timeout::None)
+}
+
+// The layout before: one chain and one set for the source ranges of all Services. To know them is to
+// update such a table in place, with a firewall at every moment.
+const FORMER_FIREWALL: &str = "ferrule-firewall";
+const FORMER_SOURCES: &str = "ferrule-firewall-sources";
+
+/// Whether a chain of this name was ours in an earlier version.
+pub fn is_former_chain(name: &str) -> bool {
+    name == FORMER_FIREWALL
+}
+
+/// Whether this set was ours in an earlier version.
+pub fn is_former_set(set: &Set, family: Family) -> bool {
+    let address = Field::address(family);
+    &*set.name == FORMER_SOURCES
+        && set.key == [address, Field::Protocol, Field::Port, address]
+        && is_set_of_ranges(set)
 }

@@ -291,65 +291,99 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
     program
 }
 
-/// The rules of a chain whose clients stay with their endpoint, which is in the set beside it.
-pub fn stay(
+/// Where clients of one endpoint are remembered, and the chain that leads there.
+#[derive(Clone, Debug)]
+pub struct Stay {
+    /// The set of clients.
+    pub set: Name,
+    /// The chain.
+    pub chain: Name,
+}
+
+/// The rules of a chain whose clients stay with their endpoint: first those who are remembered,
+/// then the others draw.
+pub fn stay(family: Family, chain: &Name, endpoints: &[Stay]) -> Vec<Rule> {
+    let rule = |program: Vec<Expr>| Rule::new(Name::clone(chain), program);
+    let goto = |stay: &Stay| Expr::Verdict(Verdict::Goto(Name::clone(&stay.chain)));
+    let known = endpoints.iter().map(|stay| {
+        rule(vec![
+            Expr::source_address(family, Reg::FIRST),
+            lookup_own(&stay.set, Found::Present),
+            goto(stay),
+        ])
+    });
+    let lefts = (1..=endpoints.len()).rev();
+    let drawn = endpoints.iter().zip(lefts).map(|(stay, left)| {
+        let mut program = Vec::new();
+        if left > 1 {
+            program.extend([
+                Expr::Numgen {
+                    kind: NumgenKind::Random,
+                    modulus: u32::try_from(left).unwrap_or(u32::MAX),
+                    offset: 0,
+                    into: Reg::FIRST,
+                },
+                Expr::equal(Reg::FIRST, number(0)),
+            ]);
+        }
+        program.push(goto(stay));
+        rule(program)
+    });
+    known.chain(drawn).collect()
+}
+
+/// The rules of the chain that leads to one endpoint, and remembers who went there for so long.
+pub fn stay_with(
     family: Family,
-    chain: &Name,
+    stay: &Stay,
     protocol: u8,
-    endpoints: &[(&Endpoint, Name)],
+    endpoint: &Endpoint,
     time: Duration,
 ) -> Vec<Rule> {
-    let rule = |program: Vec<Expr>| Rule::new(Name::clone(chain), program);
-    let remember = |set: &Name| Expr::Dynset {
-        set: Name::clone(set),
+    let rule = |program: Vec<Expr>| Rule::new(Name::clone(&stay.chain), program);
+    let remember = Expr::Dynset {
+        set: Name::clone(&stay.set),
         op: DynsetOp::Update,
         key: Reg::FIRST,
         data: None,
         timeout: Some(time),
     };
-    let load_client = || Expr::source_address(family, Reg::FIRST);
-    let translate_to = |endpoint| translate_to(family, protocol, endpoint);
-    let known = endpoints.iter().map(|(endpoint, set)| {
-        let mut program = vec![
-            load_client(),
-            Expr::Lookup {
-                set: Name::clone(set),
-                key: Reg::FIRST,
-                found: Found::Present,
-            },
-            load_client(),
-            remember(set),
-        ];
-        program.extend(translate_to(endpoint));
+    // Where there is no room left the first rule ends early. So the second one is another rule, and
+    // who cannot be remembered is served where the draw said.
+    vec![
+        rule(vec![Expr::source_address(family, Reg::FIRST), remember]),
+        rule(translate_to(family, protocol, endpoint).into()),
+    ]
+}
+
+/// The rule of the chain that drops all but these sources.
+pub fn allow_only(family: Family, chain: &Name, sources: &Name) -> Rule {
+    let program = vec![
+        Expr::source_address(family, Reg::FIRST),
+        lookup_own(sources, Found::Absent),
+        Expr::Verdict(Verdict::Drop),
+    ];
+    Rule::new(Name::clone(chain), program)
+}
+
+/// The rules of the same chain for a few networks, each compared by itself.
+pub fn allow_few(family: Family, chain: &Name, sources: &[IpNet]) -> Vec<Rule> {
+    let rule = |program: Vec<Expr>| Rule::new(Name::clone(chain), program);
+    let allowed = sources.iter().map(|net| {
+        let mut program = in_net(Expr::source_address(family, Reg::FIRST), net, true);
+        program.push(Expr::Verdict(Verdict::Return));
         rule(program)
     });
-    let drawn = (1..)
-        .zip(endpoints.iter().rev())
-        .map(|(left, (endpoint, set))| {
-            let mut program = Vec::new();
-            if left > 1 {
-                program.extend([
-                    Expr::Numgen {
-                        kind: NumgenKind::Random,
-                        modulus: left,
-                        offset: 0,
-                        into: Reg::FIRST,
-                    },
-                    Expr::equal(Reg::FIRST, number(0)),
-                ]);
-            }
-            program.extend([load_client(), remember(set)]);
-            program.extend(translate_to(endpoint));
-            rule(program)
-        });
-    let drawn: Vec<_> = drawn.collect();
-    let mut rules: Vec<_> = known.collect();
-    rules.extend(drawn.into_iter().rev());
-    // No more clients can be remembered: better served without memory than not at all.
-    if let Some((endpoint, _)) = endpoints.last() {
-        rules.push(rule(translate_to(endpoint).into()));
+    let drop = rule(vec![Expr::Verdict(Verdict::Drop)]);
+    allowed.chain(std::iter::once(drop)).collect()
+}
+
+fn lookup_own(set: &Name, found: Found) -> Expr {
+    Expr::Lookup {
+        set: Name::clone(set),
+        key: Reg::FIRST,
+        found,
     }
-    rules
 }
 
 /// All packets here are of this protocol, but `nft` accepts a port only behind a match on the protocol.

@@ -6,31 +6,35 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use ferrule_core::desired::{
-    Action, Desired, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool,
-};
+use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool};
 use ferrule_core::facts::{Facts, NodePorts};
 use ferrule_core::model::Family;
 use ferrule_kernel::nft::expr::{Found, NAT_FULLY_RANDOM, Reject};
-use ferrule_kernel::nft::{Comment, Element, Expr, Name, Reg, Rule, Value, Verdict, ranges};
+use ferrule_kernel::nft::{Comment, Element, Expr, Name, Reg, Rule, Set, Value, Verdict};
 use ipnet::IpNet;
 
 use super::Options;
 use super::diff::RenderContext;
 use super::names::{self, Container, MatchKey, Pick};
-use super::program;
-use super::ruleset::{Drawing, Ruleset, Statics};
+use super::program::{self, Stay};
+use super::ruleset::{Drawing, OwnSet, Ruleset, Statics, elements};
 use crate::kernel_family;
 
+/// So many source ranges are rules, and more of them a set. Most Services have few, and where very
+/// many Services have a set the kernel takes long to find each.
+const FEW_RANGES: usize = 16;
+
 /// Everything that is to be in the table.
-pub fn ruleset(desired: &Desired, family: Family, options: Options) -> Ruleset {
+pub fn ruleset<'a>(
+    exposures: impl IntoIterator<Item = &'a Exposure>,
+    facts: &Facts,
+    family: Family,
+    options: Options,
+) -> Ruleset {
     let mut ruleset = Ruleset::default();
-    ruleset.common.statics = statics(desired.facts(family), family, options);
-    let context = RenderContext {
-        family: kernel_family(family),
-        mark: options.mark,
-    };
-    for exposed in desired.exposures(family) {
+    ruleset.common.statics = statics(facts, family, options);
+    let context = RenderContext::new(family, options);
+    for exposed in exposures {
         ruleset.add(exposure(exposed, context));
     }
     ruleset.sort();
@@ -80,8 +84,8 @@ pub fn statics(facts: &Facts, family: Family, options: Options) -> Statics {
     Statics {
         rules,
         nets: [
-            (Container::NodePortNets, nets(node_port_nets)),
-            (Container::ServiceCidrs, nets(&facts.service_cidrs)),
+            (Container::NodePortNets, elements(node_port_nets)),
+            (Container::ServiceCidrs, elements(&facts.service_cidrs)),
         ]
         .into(),
     }
@@ -118,11 +122,10 @@ fn jumps() -> Vec<Rule> {
 /// Rules that refuse or drop.
 fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
     let reject = Expr::Reject(Reject::port_unreachable(family));
-    let drop = Expr::Verdict(Verdict::Drop);
     let mut invalid = program::destination_in(family, Container::ClusterIps).to_vec();
     invalid.push(reject.clone());
     let mut unallocated = program::destination_in(family, Container::ServiceCidrs).to_vec();
-    unallocated.push(drop.clone());
+    unallocated.push(Expr::Verdict(Verdict::Drop));
     let mut rules = vec![
         Rule::new(names::CLUSTER_IPS_CHECK, invalid)
             .comment("Reject traffic to invalid ports of ClusterIPs"),
@@ -137,7 +140,6 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
             names::FIREWALL_CHECK,
             program::dispatch(family, MatchKey::Address, Container::FirewallIps),
         ),
-        Rule::new(names::FIREWALL, firewall(family, drop)),
     ];
     // Packets that get here are to this machine.
     if let Some(mut expressions) = on_node_ports(family, facts) {
@@ -149,20 +151,6 @@ fn checks(family: ferrule_kernel::Family, facts: &Facts) -> Vec<Rule> {
         rules.push(Rule::new(names::NODEPORT_CHECK, expressions));
     }
     rules
-}
-
-fn firewall(family: ferrule_kernel::Family, drop: Expr) -> Vec<Expr> {
-    let mut expressions = program::load_key(family, MatchKey::Address);
-    let behind = match family {
-        ferrule_kernel::Family::V4 => Reg::new(3),
-        ferrule_kernel::Family::V6 => Reg::new(6),
-    };
-    expressions.extend([
-        Expr::source_address(family, behind),
-        program::lookup(Container::FirewallSources, Reg::FIRST, Found::Absent),
-        drop,
-    ]);
-    expressions
 }
 
 /// Passes packets to addresses on which NodePorts answer; `None` if there are none.
@@ -234,13 +222,6 @@ fn load_hairpin(family: ferrule_kernel::Family) -> Vec<Expr> {
         Expr::destination_port(Reg::new(2 * words + 1)),
         program::lookup(Container::Hairpin, Reg::FIRST, Found::Present),
     ]
-}
-
-fn nets(nets: &[IpNet]) -> Vec<Element> {
-    ranges::elements(
-        nets.iter()
-            .map(|net| (Value::from(net.network()), Value::from(net.broadcast()))),
-    )
 }
 
 /// What one Service port puts into the table.
@@ -388,16 +369,23 @@ impl Sketch<'_> {
 
     /// The chain that leads clients to the endpoint of this pool that they were with before.
     fn stay(&mut self, pool: Pool, masquerade: bool, time: Duration) -> Name {
+        let (family, size) = (self.context.family, self.context.affinity_size);
         let label = names::label(&self.exposure.key);
         let chain = names::stay_chain(&label, pool, false);
         if !self.drawing.chains.contains_key(&chain) {
-            let mut endpoints = Vec::new();
+            let mut stays = Vec::new();
             for endpoint in self.exposure.pool(pool) {
-                let set = names::affinity_set(&label, endpoint);
-                endpoints.push((endpoint, set.name.clone()));
-                self.drawing.sets.insert(set.name.clone(), set);
+                let set = names::affinity_set(&label, endpoint, size);
+                let stay = Stay {
+                    set: set.name.clone(),
+                    chain: names::stay_endpoint_chain(&label, endpoint),
+                };
+                let rules = program::stay_with(family, &stay, self.protocol, endpoint, time);
+                self.drawing.chains.insert(stay.chain.clone(), rules);
+                self.own_set(set, Vec::new());
+                stays.push(stay);
             }
-            let rules = program::stay(self.context.family, &chain, self.protocol, &endpoints, time);
+            let rules = program::stay(family, &chain, &stays);
             self.drawing.chains.insert(chain.clone(), rules);
         }
         if !masquerade {
@@ -433,15 +421,27 @@ impl Sketch<'_> {
             Vec::new()
         };
         let allowed: Vec<IpNet> = exposure.source_ranges.iter().copied().chain(own).collect();
-        for (first, last) in ranges::ranges(&nets(&allowed)) {
-            let element = Element {
-                last: Some(Box::new(key.field(last.as_bytes()))),
-                ..Element::new(key.field(first.as_bytes()))
+        let label = names::label(&exposure.key);
+        let chain = names::sources_chain(&label);
+        // All load balancer addresses of a Service port have the same sources.
+        if !self.drawing.chains.contains_key(&chain) {
+            let family = self.context.family;
+            let rules = if allowed.len() <= FEW_RANGES {
+                program::allow_few(family, &chain, &IpNet::aggregate(&allowed))
+            } else {
+                let set = names::sources_set(&label, family);
+                let rule = program::allow_only(family, &chain, &set.name);
+                self.own_set(set, allowed);
+                vec![rule]
             };
-            self.put(Container::FirewallSources, element);
+            self.drawing.chains.insert(chain.clone(), rules);
         }
-        let goto = Verdict::Goto(names::FIREWALL.into());
-        self.lead(Container::FirewallIps, key, goto);
+        self.lead(Container::FirewallIps, key, Verdict::Goto(chain));
+    }
+
+    fn own_set(&mut self, set: Set, nets: Vec<IpNet>) {
+        let name = set.name.clone();
+        self.drawing.sets.insert(name, OwnSet { set, nets });
     }
 }
 

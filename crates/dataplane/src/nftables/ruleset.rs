@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use ferrule_kernel::nft::{Element, Name, Rule, Set, Value};
+use ferrule_kernel::nft::{Element, Name, Rule, Set, Value, ranges};
+use ipnet::IpNet;
 
 use super::names::{Container, Pick};
 
@@ -13,8 +14,8 @@ pub struct Ruleset {
     pub common: Common,
     /// Chains of single Service ports.
     pub chains: BTreeMap<Name, Vec<Rule>>,
-    /// Sets of single Service ports, which packets fill.
-    pub sets: BTreeMap<Name, Set>,
+    /// Sets of single Service ports.
+    pub sets: BTreeMap<Name, OwnSet>,
     /// What Services put into sets and maps, in order of keys once [`Ruleset::sort`] was called.
     pub elements: BTreeMap<Container, Vec<Element>>,
 }
@@ -48,8 +49,32 @@ pub struct Drawing {
     pub picks: BTreeSet<Pick>,
     /// Chains of this Service port alone.
     pub chains: BTreeMap<Name, Vec<Rule>>,
-    /// Sets of this Service port alone, which packets fill.
-    pub sets: BTreeMap<Name, Set>,
+    /// Sets of this Service port alone.
+    pub sets: BTreeMap<Name, OwnSet>,
+}
+
+/// A set of a single Service port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnSet {
+    /// The declaration.
+    pub set: Set,
+    /// Networks that are in it, as they were given; none if packets fill it.
+    pub nets: Vec<IpNet>,
+}
+
+impl OwnSet {
+    /// What is in it. Not kept, because most changes are of something else.
+    pub fn elements(&self) -> Vec<Element> {
+        elements(&self.nets)
+    }
+}
+
+/// The elements of an interval set of these networks.
+pub fn elements(nets: &[IpNet]) -> Vec<Element> {
+    ranges::elements(
+        nets.iter()
+            .map(|net| (Value::from(net.network()), Value::from(net.broadcast()))),
+    )
 }
 
 /// How many Service ports put an element into a set that they share.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ferrule_core::desired::{
@@ -20,6 +21,7 @@ use super::{program, render};
 const CONTEXT: RenderContext = RenderContext {
     family: Family::V4,
     mark: 0x4000,
+    affinity_size: NonZeroU32::MIN,
 };
 
 fn port(number: i64) -> Port {
@@ -241,6 +243,108 @@ fn names_of_kube_proxy_mean_what_they_mean_there() {
     assert_eq!(unique.len(), Container::ALL.len());
 }
 
+fn guarded(ranges: &[&str]) -> Exposure {
+    let mut exposure = exposure("a", &[frontend(FrontendKind::LoadBalancerIp, 1)], &[]);
+    exposure.source_ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+    exposure
+}
+
+#[test]
+fn one_range_costs_one_range() {
+    let all: Vec<String> = (0..200).map(|i| format!("192.0.{i}.0/25")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let before = draw(&guarded(&all[..199]));
+    let after = draw(&guarded(&all));
+    let [Step::AddOwn(set, elements)] = &between(&[&before], &[&after])[..] else {
+        panic!("something else changed")
+    };
+    assert_eq!(&**set, "ferrule-sources-demo.a.http.tcp");
+    assert_eq!(elements.len(), 2, "where it begins and where it ends");
+    let [Step::DeleteOwn(_, elements)] = &between(&[&after], &[&before])[..] else {
+        panic!("something else changed")
+    };
+    assert_eq!(elements.len(), 2);
+    // What fills a gap makes one range of three.
+    let after = draw(&guarded(&[&all[..199], &["192.0.7.128/25"]].concat()));
+    let [Step::DeleteOwn(_, gone), Step::AddOwn(_, come)] = &between(&[&before], &[&after])[..]
+    else {
+        panic!("something else changed")
+    };
+    assert_eq!((gone.len(), come.len()), (4, 2));
+}
+
+#[test]
+fn few_ranges_are_rules_and_many_are_a_set() {
+    let all: Vec<String> = (0..40).map(|i| format!("192.0.{i}.0/25")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let chain = names::sources_chain("demo.a.http.tcp");
+    for count in [1, 16, 17, 40] {
+        let drawing = draw(&guarded(&all[..count]));
+        let (rules, sets) = if count <= 16 { (count + 1, 0) } else { (1, 1) };
+        assert_eq!(drawing.chains[&chain].len(), rules);
+        assert_eq!(drawing.sets.len(), sets);
+    }
+    // What overlaps, touches or repeats is one.
+    let drawing = draw(&guarded(&[
+        "10.0.0.0/9",
+        "10.128.0.0/9",
+        "10.1.0.0/16",
+        "10.0.0.0/9",
+    ]));
+    assert_eq!(drawing.chains[&chain].len(), 2);
+    // From one to the other the set is there before the rule and goes after it.
+    let (few, many) = (draw(&guarded(&all[..16])), draw(&guarded(&all)));
+    let steps = between(&[&few], &[&many]);
+    assert!(matches!(
+        steps[..],
+        [
+            Step::AddOwnSet(_),
+            Step::AddOwn(..),
+            Step::FlushChain(_),
+            Step::AddRule(_),
+        ]
+    ));
+    let steps = between(&[&many], &[&few]);
+    assert!(matches!(steps[0], Step::FlushChain(_)));
+    assert!(matches!(steps[steps.len() - 1], Step::DeleteOwnSet(_)));
+}
+
+#[test]
+fn a_first_full_and_a_last_range_are_told_apart() {
+    let lists: [&[&str]; 6] = [
+        &["10.0.0.0/8"],
+        &["0.0.0.0/8"],
+        &["255.0.0.0/8"],
+        &["0.0.0.0/1", "128.0.0.0/1"],
+        &["0.0.0.0/8", "255.255.255.255/32"],
+        &["10.0.0.0/8", "192.0.2.0/24"],
+    ];
+    for old in lists {
+        for new in lists {
+            // So often that they are many.
+            let many = |ranges: &[&str]| draw(&guarded(&ranges.repeat(20)));
+            let [before, after] = [old, new].map(many);
+            let name = after.sets.keys().next().unwrap();
+            let mut held = before.sets[name].elements();
+            for step in between(&[&before], &[&after]) {
+                match step {
+                    Step::DeleteOwn(_, gone) => {
+                        assert!(gone.iter().all(|element| held.contains(element)));
+                        held.retain(|element| !gone.contains(element));
+                    }
+                    Step::AddOwn(_, come) => {
+                        assert!(come.iter().all(|element| !held.contains(element)));
+                        held.extend(come);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            held.sort_by_key(|element| (element.key, element.ends_range));
+            assert_eq!(held, after.sets[name].elements(), "{old:?} to {new:?}");
+        }
+    }
+}
+
 #[test]
 fn an_interface_that_cannot_be_has_no_pods() {
     let detector = Detector::Interface("a-name-too-long-for-linux".into());
@@ -264,7 +368,8 @@ fn chains_are_named_after_what_they_choose_from() {
     assert_eq!(&*pick.name(), "nodeport-pick-3-from-2-masquerade");
     assert!(Pick::is_name(&pick.name()));
     let key = exposure("web", &[], &[]).key;
-    let set = names::affinity_set(&names::label(&key), &endpoint(1, true, true));
+    let label = names::label(&key);
+    let set = names::affinity_set(&label, &endpoint(1, true, true), NonZeroU32::MIN);
     assert_eq!(
         &*set.name,
         "ferrule-affinity-demo.web.http.tcp-10.1.0.1.8080"

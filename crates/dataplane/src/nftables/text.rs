@@ -21,7 +21,8 @@ use crate::kernel_family;
 /// # Errors
 /// The name of a Service, or of an interface, that `nft` cannot read. No API server accepts such.
 pub fn text(desired: &Desired, family: Family, options: Options) -> Result<String, NoSyntax> {
-    let wanted = render::ruleset(desired, family, options);
+    let exposures = desired.exposures(family).into_iter().map(|all| &**all);
+    let wanted = render::ruleset(exposures, desired.facts(family), family, options);
     let mut sheet = Sheet {
         family: kernel_family(family),
         text: String::new(),
@@ -85,11 +86,25 @@ impl Sheet {
                 .collect();
             self.set(&set, &elements, &comments)?;
         }
-        if !wanted.sets.is_empty() {
-            self.heading("Which clients stay with which endpoint. Packets fill these.");
-        }
-        for set in wanted.sets.values() {
-            self.set(set, &[], &[])?;
+        let (ranges, clients): (Vec<_>, Vec<_>) =
+            wanted.sets.values().partition(|own| own.set.interval);
+        for (heading, sets) in [
+            (
+                "Who may use the load balancer addresses of a Service.",
+                ranges,
+            ),
+            (
+                "Which clients stay with which endpoint. Packets fill these.",
+                clients,
+            ),
+        ] {
+            if !sets.is_empty() {
+                self.heading(heading);
+            }
+            for own in sets {
+                let elements = own.elements();
+                self.set(&own.set, &elements.iter().collect::<Vec<_>>(), &[])?;
+            }
         }
         Ok(())
     }
@@ -146,11 +161,23 @@ impl Sheet {
             let rules = program::pick(self.family, pick, options.mark);
             self.chain(&Chain::new(pick.name()), &rules)?;
         }
-        if !wanted.chains.is_empty() {
-            self.heading("Leads clients to the endpoint that they were with before.");
-        }
-        for (name, rules) in &wanted.chains {
-            self.chain(&Chain::new(Name::clone(name)), rules)?;
+        let (sources, stays): (Vec<_>, Vec<_>) = wanted
+            .chains
+            .iter()
+            .partition(|(name, _)| names::is_sources_chain(name));
+        for (heading, chains) in [
+            ("Drops sources that may not use an address.", sources),
+            (
+                "Leads clients to the endpoint that they were with before.",
+                stays,
+            ),
+        ] {
+            if !chains.is_empty() {
+                self.heading(heading);
+            }
+            for (name, rules) in chains {
+                self.chain(&Chain::new(Name::clone(name)), rules)?;
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use ferrule_kernel::xt::{Table, Xt};
 use super::installed::{Inventory, Saved};
 use super::layout::Layout;
 use super::listing::Listing;
-use crate::{Cadence, Watcher, said};
+use crate::{Cadence, ExternalChange, Watcher, said};
 
 /// Inspects the tables of one family.
 #[derive(Clone, Debug)]
@@ -91,7 +91,8 @@ impl Watcher for Canary {
         Cadence::Polled
     }
 
-    fn changed(&mut self, _: Duration) -> io::Result<bool> {
-        self.is_intact().map(|intact| !intact)
+    fn changed(&mut self, _: Duration) -> io::Result<Option<ExternalChange>> {
+        let intact = self.is_intact()?;
+        Ok((!intact).then(ExternalChange::default))
     }
 }

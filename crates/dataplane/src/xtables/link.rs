@@ -8,7 +8,7 @@ use std::io;
 
 use ferrule_core::model::Family;
 use ferrule_kernel::exchange::RequestError;
-use ferrule_kernel::nft::{BatchError, Nft};
+use ferrule_kernel::nft::{BatchError, Mark, Nft};
 use ferrule_kernel::xt::Table;
 
 use super::base_chains;
@@ -16,10 +16,11 @@ use super::chain::Chain;
 use super::document::{Document, Stage, Step};
 use super::error::LinkError;
 use super::layout::Layout;
+use super::listen::concerns_us;
 use super::listing::Listing;
 use super::pack::{self, Known, Pack};
 use super::rows::Rows;
-use crate::{kernel_family, said};
+use crate::{Listener, Writers, kernel_family, said};
 
 /// A netlink socket for one family's tables.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Link {
     nft: Nft,
     family: Family,
     layout: &'static Layout,
+    /// The state of all rules when the tables were read.
+    read: Option<Mark>,
     /// Chains in which single rules came and went before, as we left them.
     rows: BTreeMap<(Table, Chain), Rows>,
 }
@@ -39,18 +42,28 @@ impl Link {
             nft,
             family,
             layout,
+            read: None,
             rows: BTreeMap::new(),
         })
     }
 
-    /// The port by which notifications name the changes made here.
-    pub fn port(&self) -> u32 {
-        self.nft.port()
+    /// Writes as one of these writers.
+    pub fn join(&mut self, writers: &Writers) {
+        self.nft.join(writers);
+    }
+
+    /// Listens to external changes, also those since the tables were read.
+    pub fn listen(&mut self) -> Listener {
+        let (layout, tables) = (self.layout, &["mangle", "filter", "nat"]);
+        let concerns = |change: &_| concerns_us(layout, change);
+        Listener::open(self.family, &mut self.nft, self.read, tables, concerns)
     }
 
     /// What is in the tables.
     pub fn list(&mut self) -> Result<Listing, LinkError> {
         self.rows.clear();
+        // Before reading: what comes meanwhile counts as unknown.
+        self.read = Some(self.nft.mark().map_err(unanswered)?);
         Listing::read(&mut self.nft, self.family, self.layout).map_err(unanswered)
     }
 

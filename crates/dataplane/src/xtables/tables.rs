@@ -13,8 +13,7 @@ use super::error::{Failure, LinkError};
 use super::installed::{Inventory, Saved};
 use super::layout::Layout;
 use super::link::Link;
-use super::listen::concerns_us;
-use crate::{Listener, Watcher};
+use crate::{Watcher, Writers};
 
 /// The first iptables that lists marks and ports as `nf_tables` expressions. Older ones list rules
 /// written directly without them, and whoever saves and restores rules by them loses both.
@@ -71,23 +70,26 @@ impl Tables {
         }
     }
 
+    /// Writes as one of these writers.
+    pub fn join(&mut self, writers: &Writers) {
+        if let Some(link) = &mut self.link {
+            link.join(writers);
+        }
+    }
+
     /// The programs.
     pub const fn xt(&self) -> &Xt {
         &self.xt
     }
 
     /// Watchers for external changes to the tables.
-    pub fn watch(&self) -> Vec<Box<dyn Watcher>> {
-        // Where the kernel sends no notifications, and for what happens before anybody listens.
+    pub fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
+        // Where the kernel sends no notifications.
         let (family, layout) = (self.family, self.layout);
         let canary = Canary::new(family, layout, self.xt.clone(), self.link.is_some());
         let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(canary)];
-        if let Some(link) = &self.link {
-            let tables = &["mangle", "filter", "nat"];
-            let listener = Listener::open(family, link.port(), tables, |change| {
-                concerns_us(layout, change)
-            });
-            watchers.push(Box::new(listener));
+        if let Some(link) = &mut self.link {
+            watchers.push(Box::new(link.listen()));
         }
         watchers
     }

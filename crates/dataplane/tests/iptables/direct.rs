@@ -22,7 +22,7 @@ fn listening(family: Family) -> (Scene, Box<dyn Watcher>) {
 
 /// Waits until a change is noticed.
 fn noticed(listener: &mut dyn Watcher) -> bool {
-    (0..10_000).any(|_| listener.changed(EVENTUALLY).unwrap())
+    (0..10_000).any(|_| listener.changed(EVENTUALLY).unwrap().is_some())
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn external_changes_to_our_rules_are_noticed() {
                 assert!(noticed(&mut *listener), "{commands:?}");
                 assert!(scene.whole() > 0, "{commands:?}");
                 assert_eq!(scene.saved(), before, "{commands:?}");
-                while listener.changed(SOON).unwrap() {}
+                while listener.changed(SOON).unwrap().is_some() {}
             }
         });
     }
@@ -79,8 +79,12 @@ fn changes_that_do_not_concern_us_are_not_noticed() {
 
 /// Whether nothing is noticed. What happens elsewhere wakes the listener, too.
 fn is_quiet(listener: &mut dyn Watcher) -> bool {
-    (0..200).all(|_| !listener.changed(Duration::from_millis(2)).unwrap())
-        && !listener.changed(SOON).unwrap()
+    (0..200).all(|_| {
+        listener
+            .changed(Duration::from_millis(2))
+            .unwrap()
+            .is_none()
+    }) && listener.changed(SOON).unwrap().is_none()
 }
 
 #[test]
@@ -161,4 +165,22 @@ fn what_rules_have_counted_is_no_difference() {
         );
         assert_eq!(scene.whole(), 0);
     });
+}
+
+#[test]
+fn a_change_before_anybody_listened_is_noticed_by_the_first_listener() {
+    for family in Family::ALL {
+        in_namespace(move || {
+            let mut scene = Scene::new(family, Flavour::Nft);
+            everything(&mut scene);
+            scene.whole();
+            let mut listener = scene.watcher(Cadence::Notified);
+            assert_eq!(listener.changed(SOON).unwrap(), None, "our own are no news");
+            scene.whole();
+            scene.iptables("-F KUBE-FORWARD");
+            let mut listener = scene.watcher(Cadence::Notified);
+            assert!(listener.changed(Duration::ZERO).unwrap().is_some());
+            assert!(scene.whole() > 0);
+        });
+    }
 }

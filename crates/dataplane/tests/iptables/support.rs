@@ -112,16 +112,16 @@ impl Scene {
     }
 
     /// What notices external changes in this way.
-    pub fn watcher(&self, cadence: Cadence) -> Box<dyn Watcher> {
+    pub fn watcher(&mut self, cadence: Cadence) -> Box<dyn Watcher> {
         let all = self.dataplane.watch().into_iter();
         let mut fitting = all.filter(|watcher| watcher.cadence() == cadence);
         fitting.next().expect("there is one")
     }
 
     /// Whether the canary finds everything in place.
-    pub fn is_intact(&self) -> bool {
+    pub fn is_intact(&mut self) -> bool {
         let mut canary = self.watcher(Cadence::Polled);
-        !canary.changed(Duration::ZERO).unwrap()
+        canary.changed(Duration::ZERO).unwrap().is_none()
     }
 
     /// Applies what changed; the number of steps.

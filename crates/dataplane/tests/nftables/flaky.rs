@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use ferrule_core::facts::Settings;
@@ -27,11 +28,22 @@ pub enum Fault {
     Unheard,
     /// Somebody changes a table of his own just before a transaction.
     Meddle,
+    /// Somebody loads a file for `nft` just before a transaction.
+    Load(String),
 }
 
 /// Faults to come, each with the first request that it fits.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<VecDeque<Fault>>>);
+pub struct Faults(Arc<Mutex<VecDeque<Fault>>>, Arc<Mutex<Poison>>);
+
+/// What the kernel refuses each time that it meets it.
+#[derive(Debug, Default)]
+struct Poison {
+    /// What new objects must not contain.
+    patterns: Vec<Vec<u8>>,
+    /// Bytes of each transaction since this was asked last.
+    sent: Vec<usize>,
+}
 
 impl Faults {
     pub fn add(&self, fault: Fault) {
@@ -46,6 +58,58 @@ impl Faults {
         self.0.lock().unwrap().clear();
     }
 
+    /// From now on the kernel refuses new objects that contain one of these addresses. It is the
+    /// real one that refuses: it is sent a damaged request.
+    pub fn poison(&self, addresses: impl IntoIterator<Item = IpAddr>) {
+        let bytes = |ip| match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        self.1.lock().unwrap().patterns = addresses.into_iter().map(bytes).collect();
+    }
+
+    /// Bytes of each transaction since this was asked last.
+    pub fn take_sent(&self) -> Vec<usize> {
+        std::mem::take(&mut self.1.lock().unwrap().sent)
+    }
+
+    /// Damages a transaction where it contains what is to be refused.
+    fn damage(&self, request: &mut [u8]) {
+        let mut poison = self.1.lock().unwrap();
+        if request[4..6] != 0x10_u16.to_ne_bytes() {
+            return;
+        }
+        poison.sent.push(request.len());
+        let bad = |bytes: &[u8]| {
+            let mut patterns = poison.patterns.iter();
+            patterns.any(|pattern| bytes.windows(pattern.len()).any(|part| part == pattern))
+        };
+        if poison.patterns.is_empty() {
+            return;
+        }
+        for (at, len) in items(request, 0, request.len(), 4, 0) {
+            let message = &mut request[at..at + len];
+            match u16::from_ne_bytes([message[4], message[5]]) {
+                NEW_ELEMENTS => {
+                    let lists = items(message, 20, len, 2, 3);
+                    for (list, list_len) in lists {
+                        for (element, len) in items(message, list + 4, list + list_len, 2, 1) {
+                            let bytes = &mut message[element..element + len];
+                            if bad(bytes) {
+                                // Without its key it is none.
+                                let (key, _) = items(bytes, 4, len, 2, 1)[0];
+                                bytes[key + 2] = 60;
+                            }
+                        }
+                    }
+                }
+                // Without its kind, it is nothing.
+                NEW_CHAIN | NEW_RULE | NEW_SET if bad(message) => message[4] = 0x7f,
+                _ => {}
+            }
+        }
+    }
+
     fn take(&self, request: &[u8]) -> Option<Fault> {
         let mut faults = self.0.lock().unwrap();
         let batch = request[4..6] == 0x10_u16.to_ne_bytes();
@@ -56,6 +120,30 @@ impl Faults {
         };
         if fits { faults.pop_front() } else { None }
     }
+}
+
+const NEW_CHAIN: u16 = 0xa03;
+const NEW_RULE: u16 = 0xa06;
+const NEW_SET: u16 = 0xa09;
+const NEW_ELEMENTS: u16 = 0xa0c;
+
+/// Where messages, or attributes of one kind, are and how long they are. The length of each is in
+/// its first bytes; messages have four for that and attributes two.
+fn items(bytes: &[u8], start: usize, end: usize, width: usize, kind: u16) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = start;
+    while at + width < end {
+        let len = match width {
+            4 => u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap()) as usize,
+            _ => u16::from_ne_bytes([bytes[at], bytes[at + 1]]).into(),
+        };
+        let flags_off = u16::from_ne_bytes([bytes[at + 2], bytes[at + 3]]) & 0x3fff;
+        if width == 4 || flags_off == kind {
+            found.push((at, len));
+        }
+        at += len.next_multiple_of(4).max(4);
+    }
+    found
 }
 
 /// Refuses the message of this number; that of number 0 is the transaction itself.
@@ -102,7 +190,9 @@ impl Flaky {
 
 impl Transport for Flaky {
     fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let request = parts.concat();
+        let mut request = parts.concat();
+        self.faults.damage(&mut request);
+        let parts = &[&*request];
         self.voice = Voice::Kernel;
         match self.faults.take(&request) {
             Some(Fault::Batch(Answer::Refuse { message, errno })) => {
@@ -123,6 +213,10 @@ impl Transport for Flaky {
             }
             Some(Fault::Meddle) => {
                 meddle();
+                self.socket.send(parts)
+            }
+            Some(Fault::Load(text)) => {
+                ferrule_testbed::feed("nft", &["-f", "-"], &text);
                 self.socket.send(parts)
             }
             None => self.socket.send(parts),

@@ -6,10 +6,13 @@
 )]
 
 mod elements;
+mod external;
 mod faults;
 mod flaky;
+mod isolation;
 mod layout;
 mod random;
+mod sources;
 mod state;
 mod steps;
 mod support;

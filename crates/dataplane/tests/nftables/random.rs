@@ -247,6 +247,7 @@ pub fn happen<T: Transport + Send>(scene: &mut Scene<T>, happening: &Happening) 
         Happening::Options(which) => {
             scene.options(Options {
                 mark: 1 << (which + 13),
+                ..Options::default()
             });
         }
     }

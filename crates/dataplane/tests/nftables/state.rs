@@ -46,6 +46,12 @@ pub fn everything<T: Transport + Send>(scene: &mut Scene<T>) {
         .node_port(30005);
     local.external_policy_field = TrafficPolicy::Local;
     local.external_ips = [a(8, 5)].into();
+    // So many that they are in a set.
+    let many: Vec<_> = (1..=20)
+        .map(|x| ferrule_testbed::net(family, 2 * x, 8))
+        .collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    local = local.source_ranges(&many);
     scene.service(local.clone()).slice(slice(
         family,
         "local",

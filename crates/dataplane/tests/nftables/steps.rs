@@ -13,7 +13,7 @@ use crate::support::*;
 use crate::twin::assert_alike;
 
 /// A Service of any number, with two endpoints.
-fn numbered(family: Family, number: u16) -> (Service, Slice) {
+pub fn numbered(family: Family, number: u16) -> (Service, Slice) {
     let name = format!("s{number}");
     let mut service = service(family, &name, 1);
     service.cluster_ips[family] = Some(match family {
@@ -177,10 +177,11 @@ fn nft_058_what_is_left_over_goes_in_the_same_transaction() {
     });
 }
 
+/// Those of Service ports, not of endpoints, and whether they have rules.
 fn stay_chains(scene: &Scene) -> Vec<(String, bool)> {
     let snapshot = scene.snapshot();
     let chains = snapshot.chains.iter().map(|held| &held.object.name);
-    let chains = chains.filter(|name| name.starts_with("stay-"));
+    let chains = chains.filter(|name| name.starts_with("stay-") && name.ends_with(".tcp"));
     chains
         .map(|name| {
             let mut rules = snapshot.rules.iter();

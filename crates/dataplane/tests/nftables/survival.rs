@@ -219,11 +219,12 @@ fn a_thousand_changes_of_others_are_not_felt() {
     });
 }
 
-/// Puts something into the table that makes it another's.
-fn spoil(lab: &Lab) {
+/// Puts something into the table that makes it another's, and starts over it.
+fn spoil(lab: &Lab, scene: &mut Scene) {
     let word = ferrule_testbed::word(lab.family);
     lab.node
         .run(move || run("nft", &["add", "chain", word, TABLE, "somebody"]));
+    scene.restart();
 }
 
 // Not so a flush by somebody else: when the last chain of its kind goes, the kernel stops to
@@ -234,7 +235,7 @@ fn replacing_the_whole_table_is_not_felt() {
         let mut scene = scene(lab);
         meanwhile(lab, || {
             for _ in 0..30 {
-                spoil(lab);
+                spoil(lab, &mut scene);
                 assert!(scene.whole() > 50);
             }
         });
@@ -278,7 +279,7 @@ fn nft_083_connections_outlive_every_change_that_keeps_their_endpoint() {
         scene.restart();
         scene.whole();
         check("a restart");
-        spoil(lab);
+        spoil(lab, &mut scene);
         assert!(scene.whole() > 50);
         check("the whole table is replaced");
         // TCP finds out by itself when its endpoint is gone, so even this is no end.

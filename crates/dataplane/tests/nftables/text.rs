@@ -4,7 +4,6 @@ use std::io::Write;
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{Family, ServiceKey};
-use ferrule_dataplane::nftables::Options;
 use proptest::prelude::*;
 
 use crate::random::{happen, happenings};
@@ -79,7 +78,7 @@ fn other_marks_and_masquerading_everything_load() {
             ..Settings::default()
         };
         let mut scene = Scene::with(family, settings);
-        scene.options = Options { mark: 1 << 31 };
+        scene.options.mark = 1 << 31;
         everything(&mut scene);
         assert!(scene.text().contains("0x80000000"));
         loads_as_programmed(&mut scene);

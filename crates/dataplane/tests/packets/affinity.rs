@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ferrule_core::model::Service;
@@ -10,7 +11,7 @@ use ferrule_testbed::Side::Out;
 use ferrule_testbed::cluster::Objects;
 use ferrule_testbed::{Answer, Ask, EXTERNAL, KINDS, Kind, Place, Protocol, address, local};
 
-use crate::modes::NFTABLES;
+use crate::modes::{Knobs, NFTABLES};
 use crate::scene::{Scene, service};
 use crate::table::{Served, Source};
 use crate::world::{World, everywhere, only_like};
@@ -205,5 +206,80 @@ fn clients_in_the_cluster_and_outside_stay_within_what_they_may_use() {
         for inside in world.asks(&[Kind::ClusterIp], 1) {
             assert_eq!(served_by(inside, &world.pod), 1);
         }
+    });
+}
+
+/// Pods with affinity that remember so few clients, and clients that were not heard of yet.
+fn forgetful(world: &World, size: u32, endpoints: &[u8], clients: u8) -> (Scene, Vec<IpAddr>) {
+    let mut scene = world.scene(world.by_pod_net());
+    scene.turn(Knobs {
+        affinity_size: NonZeroU32::new(size).unwrap(),
+        ..Knobs::default()
+    });
+    scene
+        .service(sticky(world, 600))
+        .slice(world.pods("all", endpoints));
+    scene.step();
+    let clients = (10..10 + clients).map(|y| address(world.family, 3, y));
+    let clients: Vec<IpAddr> = clients.collect();
+    let bits = if world.out_ip().is_ipv4() { 32 } else { 128 };
+    // Only those who name them use them.
+    let line = |ip| format!("address add {ip}/{bits} dev eth0 nodad preferred_lft 0\n");
+    world.out.ip(&clients.iter().map(line).collect::<String>());
+    (scene, clients)
+}
+
+fn server_of(world: &World, client: IpAddr) -> u8 {
+    let ask = world.ask(Protocol::Udp, Kind::ClusterIp, 1);
+    served_by(ask.from(client), &world.out)
+}
+
+/// That they are all led to one of two pods by chance is out of the question.
+fn assert_balanced(world: &World, clients: &[IpAddr]) {
+    let by = clients.iter().map(|client| server_of(world, *client));
+    let first = by.filter(|by| *by == 1).count();
+    let all = clients.len();
+    assert!(
+        (all / 10..=all - all / 10).contains(&first),
+        "{first} of {all} went to the first pod"
+    );
+}
+
+const LIMITED: &str = "only there the number of clients is limited";
+
+#[test]
+fn new_clients_are_balanced_and_known_ones_stay_when_no_more_can_be_remembered() {
+    only_like(NFTABLES, LIMITED, |world| {
+        let (scene, all) = forgetful(world, 4, &[1, 2], 80);
+        let (early, late) = all.split_at(40);
+        for client in early {
+            server_of(world, *client);
+        }
+        let table = scene.table().unwrap();
+        for (number, pod) in [(1, world.here_ip()), (2, world.far_ip())] {
+            let held = clients(&table, "udp", pod).unwrap();
+            let known: Vec<_> = held.iter().map(|stay| stay.client).collect();
+            assert_eq!(known.len(), 4, "it is full");
+            let stay = early.iter().filter(|ip| known.contains(&Value::from(**ip)));
+            for client in stay {
+                for _ in 0..3 {
+                    assert_eq!(server_of(world, *client), number);
+                }
+            }
+        }
+        assert_balanced(world, late);
+    });
+}
+
+#[test]
+fn a_pod_with_room_for_clients_is_not_led_all_of_them() {
+    only_like(NFTABLES, LIMITED, |world| {
+        let (mut scene, all) = forgetful(world, 20, &[1], 60);
+        let (early, late) = all.split_at(20);
+        assert!(early.iter().all(|client| server_of(world, *client) == 1));
+        // Another pod comes, and remembers nobody yet.
+        scene.slice(world.pods("all", &[1, 2])).step();
+        assert_balanced(world, late);
+        assert!(early.iter().all(|client| server_of(world, *client) == 1));
     });
 }

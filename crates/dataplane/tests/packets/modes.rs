@@ -1,6 +1,7 @@
 //! The dataplanes that all cases run for.
 
 use std::io;
+use std::num::NonZeroU32;
 
 use ferrule_core::model::Family;
 use ferrule_dataplane::Dataplane;
@@ -55,6 +56,8 @@ impl Mode {
 pub struct Knobs {
     pub mark: u32,
     pub masquerade_all: bool,
+    /// How many clients mode nftables remembers with an endpoint.
+    pub affinity_size: NonZeroU32,
 }
 
 impl Default for Knobs {
@@ -62,12 +65,16 @@ impl Default for Knobs {
         Self {
             mark: 1 << 14,
             masquerade_all: false,
+            affinity_size: nftables::Options::default().affinity_size,
         }
     }
 }
 
 fn open_nftables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
-    let options = nftables::Options { mark: knobs.mark };
+    let options = nftables::Options {
+        mark: knobs.mark,
+        affinity_size: knobs.affinity_size,
+    };
     Ok(Box::new(Nftables::open(family, options)?))
 }
 

@@ -42,7 +42,7 @@ impl Dataplane for Paper {
         Ok(Applied::steps(usize::from(there)))
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         Vec::new()
     }
 }

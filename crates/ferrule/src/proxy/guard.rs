@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::{Cadence, Watcher, error_chain};
+use ferrule_dataplane::{Cadence, ExternalChange, Watcher, error_chain};
 use tokio::sync::mpsc;
 
 use crate::logging::info_v;
@@ -103,10 +103,12 @@ fn watch(
         let result = changed(&mut *watcher);
         let failed_before = std::mem::replace(&mut failing, result.is_err());
         match result {
-            Ok(false) => {}
-            Ok(true) => {
-                info_v!(2, ipFamily = %family, "External change to our rules; resyncing");
-                if sync.blocking_send(Input::Resync(family)).is_err() {
+            Ok(None) => {}
+            Ok(Some(change)) => {
+                let process = change.process.as_ref();
+                let (process, pid) = process.map(|p| (p.name.as_str(), p.id)).unzip();
+                info_v!(2, ipFamily = %family, process, pid, "External change to our rules; resyncing");
+                if sync.blocking_send(Input::Resync(family, change)).is_err() {
                     return;
                 }
             }
@@ -123,18 +125,20 @@ fn watch(
 
 /// Waits for one change, in however many notifications it comes. Waking sync by each would have it
 /// compare everything again after it has repaired everything.
-fn changed(watcher: &mut dyn Watcher) -> io::Result<bool> {
-    if !watcher.changed(TIMEOUT)? {
-        return Ok(false);
-    }
+fn changed(watcher: &mut dyn Watcher) -> io::Result<Option<ExternalChange>> {
+    let Some(mut change) = watcher.changed(TIMEOUT)? else {
+        return Ok(None);
+    };
     if watcher.cadence() == Cadence::Notified {
         for _ in 0..MOST {
-            if !watcher.changed(PAUSE)? {
+            let Some(more) = watcher.changed(PAUSE)? else {
                 break;
-            }
+            };
+            // Who made it comes last.
+            change.process = more.process.or(change.process);
         }
     }
-    Ok(true)
+    Ok(Some(change))
 }
 
 /// The first failure of a series is worth a warning.

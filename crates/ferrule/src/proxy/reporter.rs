@@ -16,7 +16,7 @@ use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::{self, ServiceHealth};
 use crate::logging::info_v;
 use crate::metrics::{Metrics, SyncKind};
-use crate::sync::{Cleared, Observer, Synced};
+use crate::sync::{Cleared, Contest, Observer, Repair, Synced};
 use crate::watch::kubernetes::{self, Recorder, Regarding, Report};
 
 #[cfg(test)]
@@ -25,12 +25,18 @@ mod tests;
 /// The reason of an event about a Service port that the kernel refuses.
 const REFUSED: &str = "FailedToProgram";
 
+/// The reason of an event about another process that keeps changing our rules, and what we do.
+const CONTESTED: &str = "RulesContested";
+const REPAIR: &str = "RepairRules";
+
 /// Everybody who is interested.
 pub struct Reporter {
     metrics: Arc<Metrics>,
     health: Option<Arc<ProxyHealth>>,
     service_health: Vec<ServiceHealth>,
     recorder: Option<Recorder>,
+    /// The Node that we run on.
+    node_name: String,
     /// Service ports that are not programmed, so that each is reported once.
     refused: BTreeSet<(Family, PortKey)>,
     /// Issues that were logged, so that each is logged once.
@@ -45,12 +51,14 @@ impl Reporter {
         health: Option<Arc<ProxyHealth>>,
         service_health: Vec<ServiceHealth>,
         recorder: Option<Recorder>,
+        node_name: String,
     ) -> Self {
         Self {
             metrics,
             health,
             service_health,
             recorder,
+            node_name,
             refused: BTreeSet::new(),
             issues: BTreeSet::new(),
         }
@@ -58,15 +66,26 @@ impl Reporter {
 
     /// Puts a warning on a Service.
     fn warn(&self, service: &ServiceKey, reason: &'static str, note: String) {
+        let regarding = Regarding::Service {
+            namespace: service.namespace().to_owned(),
+            name: service.name().to_owned(),
+        };
+        self.record(regarding, reason, services::EVENT_ACTION, note);
+    }
+
+    fn record(
+        &self,
+        regarding: Regarding,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
         if let Some(recorder) = &self.recorder {
             recorder.record(&Report {
-                regarding: Regarding::Service {
-                    namespace: service.namespace().to_owned(),
-                    name: service.name().to_owned(),
-                },
+                regarding,
                 severity: kubernetes::Severity::Warning,
                 reason,
-                action: services::EVENT_ACTION,
+                action,
                 note,
             });
         }
@@ -159,6 +178,33 @@ impl Observer for Reporter {
         self.applied(family, applied);
         if let Some(health) = &self.health {
             health.updated(family, now);
+        }
+    }
+
+    fn repaired(&mut self, family: Family, repair: &Repair) {
+        let steps = repair.steps;
+        let process = repair.process.as_ref();
+        let (process, pid) = process.map(|p| (p.name.as_str(), p.id)).unzip();
+        match repair.contest {
+            Contest::None => {
+                tracing::info!(ipFamily = %family, process, pid, steps, "Repaired external changes to our rules");
+            }
+            Contest::Begins(wait) => {
+                tracing::warn!(ipFamily = %family, process, pid, steps, retry_in = ?wait, "Another process keeps changing our rules; repairing them at growing intervals");
+                let who = process.zip(pid).map_or_else(
+                    || "another process".to_owned(),
+                    |(name, pid)| format!("process {name} (PID {pid})"),
+                );
+                let note = format!(
+                    "{family}: {who} keeps changing the rules of this proxy; they are repaired at \
+                     growing intervals. Only one service proxy may run on a node"
+                );
+                let regarding = Regarding::Node(self.node_name.clone());
+                self.record(regarding, CONTESTED, REPAIR, note);
+            }
+            Contest::Lasts(wait) => {
+                info_v!(2, ipFamily = %family, process, pid, steps, retry_in = ?wait, "Repaired external changes to our rules again");
+            }
         }
     }
 

@@ -143,7 +143,13 @@ impl<'a> Program<'a> {
         let period = Period::new(config.sync_period.to_std());
         let setup = Setup {
             backends,
-            observer: Reporter::new(metrics.clone(), health.clone(), service_health, recorder),
+            observer: Reporter::new(
+                metrics.clone(),
+                health.clone(),
+                service_health,
+                recorder,
+                node_name.clone(),
+            ),
             lifecycle: Startup {
                 guard: Guard::new(sender.clone(), period.clone()),
                 families: families.clone(),

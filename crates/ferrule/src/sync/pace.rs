@@ -62,6 +62,11 @@ impl Pace {
         self.failures = failures;
     }
 
+    /// The intervals.
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Something changed.
     pub fn want(&mut self) {
         self.wanted = true;

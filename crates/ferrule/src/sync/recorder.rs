@@ -102,7 +102,7 @@ impl Dataplane for Recorder {
         Ok(Applied::steps(1))
     }
 
-    fn watch(&self) -> Vec<Box<dyn Watcher>> {
+    fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         Vec::new()
     }
 }

@@ -73,6 +73,14 @@ impl Observer for Diary {
         ));
     }
 
+    fn repaired(&mut self, family: Family, repair: &Repair) {
+        let process = repair.process.as_ref().map(|process| &*process.name);
+        self.note(format!(
+            "repaired {family} {} {process:?} {:?}",
+            repair.steps, repair.contest
+        ));
+    }
+
     fn cleared(&mut self, cleared: &Cleared) {
         self.note(format!("cleared {} {:?}", cleared.family, cleared.result));
     }
@@ -427,7 +435,7 @@ fn new_settings_and_an_external_change_cause_a_sync() {
         vec![
             lists(vec![service("a", "10.96.0.1")]),
             Next::Input(Input::Settings(Box::new(settings))),
-            Next::Input(Input::Resync(Family::V6)),
+            Next::Input(Input::Resync(Family::V6, ExternalChange::default())),
             Next::Late,
         ],
     );
@@ -439,6 +447,50 @@ fn new_settings_and_an_external_change_cause_a_sync() {
             Call::Delta(Family::V6, vec![], vec![]),
             Call::Full(Family::V6, vec![])
         ]
+    );
+}
+
+#[test]
+fn external_changes_that_come_again_and_again_are_repaired_at_growing_intervals() {
+    let script = Script::default();
+    let diary = Diary::default();
+    let change = || {
+        let process = Some(ferrule_dataplane::Process {
+            id: 7,
+            name: "kube-proxy".to_owned(),
+        });
+        let change = ExternalChange { process };
+        Next::Input(Input::Resync(Family::V4, change))
+    };
+    let mut inputs = vec![lists(vec![service("a", "10.96.0.1")])];
+    inputs.extend((0..20).map(|_| change()));
+    // Changes of the cluster do not wait for that.
+    inputs.push(cluster(vec![service("b", "10.96.0.2")]));
+    let limits = Limits {
+        retry: Duration::from_hours(1),
+        ..RESTLESS
+    };
+    let setup = setup(&[Family::V4], &script, &diary);
+    let sync = Sync::new(Settings::default(), limits, Vec::new(), setup);
+    sync.run(&mut Scripted(inputs.into()));
+    let repaired = "repaired IPv4 1 Some(\"kube-proxy\")";
+    assert_eq!(
+        diary.lines("repaired")[..3],
+        [
+            format!("{repaired} None"),
+            format!("{repaired} None"),
+            format!("{repaired} Begins(1s)"),
+        ]
+    );
+    let calls = script.take_calls();
+    // On a machine that stands still for a second, one more.
+    assert!(calls.len() < 10, "{calls:?}");
+    assert!(
+        match calls.last() {
+            Some(Call::Full(_, keys) | Call::Delta(_, keys, _)) => keys.contains(&key("b")),
+            _ => false,
+        },
+        "{calls:?}"
     );
 }
 

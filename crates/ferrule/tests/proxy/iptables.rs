@@ -72,7 +72,7 @@ fn change(manifests: &Path, from: &str, to: &str) {
 fn in_mode_iptables_what_others_do_to_our_rules_is_undone_at_once() {
     in_namespace(|| {
         hint("nft");
-        let proxy = start(&examples(), &[NO_POLL], &[]);
+        let mut proxy = start(&examples(), &[NO_POLL], &[]);
         let rules = saved("nft");
         let chain = rules.split("-j KUBE-SVC-").nth(1).unwrap();
         let chain = &chain[..16];
@@ -80,7 +80,7 @@ fn in_mode_iptables_what_others_do_to_our_rules_is_undone_at_once() {
         let file = firewall();
         let takeover = format!("iptables-nft-restore {}", file.path().display());
         let insert = format!("iptables-nft -t nat -I KUBE-SVC-{chain} -j ACCEPT");
-        for command in [
+        let commands = [
             "iptables-nft -F",
             "iptables-nft -t nat -F",
             "ip6tables-nft -t nat -F",
@@ -92,11 +92,17 @@ fn in_mode_iptables_what_others_do_to_our_rules_is_undone_at_once() {
             "nft delete table ip nat",
             "nft delete table ip6 filter",
             "nft flush ruleset",
-        ] {
-            words(command);
-            until(&format!("healed after {command}\n{}", proxy.log()), || {
-                (saved("nft") == rules).then_some(())
-            });
+        ];
+        // More at a time are another process that does not give up.
+        for commands in commands.chunks(3) {
+            for command in commands {
+                words(command);
+                until(&format!("healed after {command}\n{}", proxy.log()), || {
+                    (saved("nft") == rules).then_some(())
+                });
+            }
+            drop(proxy);
+            proxy = start(&examples(), &[NO_POLL], &[]);
         }
     });
 }

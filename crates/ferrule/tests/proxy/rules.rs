@@ -48,7 +48,9 @@ fn a_restart_and_a_kill_leave_rules_that_the_next_start_adopts() {
 #[test]
 fn what_others_do_to_our_rules_is_undone() {
     in_namespace(|| {
-        let proxy = start(NFTABLES, &["--iptables-min-sync-period=0s"]);
+        // Repairs that come so often are made at intervals, of a sync period at most.
+        let quick = ["--iptables-min-sync-period=0s", "--iptables-sync-period=1s"];
+        let proxy = start(NFTABLES, &quick);
         let rules = ruleset();
         let healed = |what: &str| {
             until(&format!("healed after {what}"), || {

@@ -14,7 +14,9 @@ use super::table::Table;
 use super::uapi::{BATCH_GENID, SUBSYSTEM, chain, elem, msg, rule, set, table};
 use super::value::Name;
 use crate::Family;
-use crate::wire::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REQUEST, Writer};
+use crate::wire::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REQUEST, Writer,
+};
 
 mod locate;
 #[cfg(test)]
@@ -89,6 +91,12 @@ impl Batch {
     /// Adds the table; one that exists stays as it is.
     pub fn add_table(&mut self, table: &Table) -> usize {
         self.step(msg::NEWTABLE, NLM_F_CREATE, |writer, _| table.write(writer))
+    }
+
+    /// Adds the table, which must not exist.
+    pub fn create_table(&mut self, table: &Table) -> usize {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        self.step(msg::NEWTABLE, flags, |writer, _| table.write(writer))
     }
 
     /// Deletes the table and everything in it.

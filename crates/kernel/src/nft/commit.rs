@@ -41,8 +41,8 @@ pub enum BatchError {
         what: String,
         /// The extended ACK message of the kernel, if any.
         message: Option<String>,
-        /// How many more refusals there were.
-        others: usize,
+        /// Everything that was refused, in order. Of a list of elements that is the first one.
+        faults: Box<[Fault]>,
         /// The error of the kernel.
         #[source]
         source: io::Error,
@@ -74,6 +74,19 @@ pub enum BatchError {
     /// Answers were lost: the batch may have been taken or not.
     #[error("the kernel's reply was lost")]
     Lost(#[source] io::Error),
+}
+
+/// Something that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The step.
+    pub step: usize,
+    /// Of a list of elements: which one, if the kernel said.
+    pub element: Option<usize>,
+    /// What the step was to do.
+    pub what: String,
+    /// The error of the kernel.
+    pub errno: i32,
 }
 
 /// Sends a batch and waits for the outcome. An empty one is not sent.
@@ -120,9 +133,10 @@ struct Outcome {
     acknowledged: bool,
     /// New rules, by the number of the message that asked for them.
     rules: Vec<(u32, u64)>,
-    /// The first refusal with the number of its message, and how many followed.
+    /// The first refusal with the number of its message.
     refused: Option<(u32, Verdict)>,
-    others: usize,
+    /// Of all refusals: the message, where in it the fault is, and why.
+    faults: Vec<(u32, Option<u32>, i32)>,
     denied: Option<i32>,
     lost: Option<io::Error>,
 }
@@ -134,7 +148,7 @@ impl Outcome {
             acknowledged: false,
             rules: Vec::new(),
             refused: None,
-            others: 0,
+            faults: Vec::new(),
             denied: None,
             lost: None,
         }
@@ -186,11 +200,11 @@ impl Outcome {
             }
             if message.sequence == 0 {
                 self.denied.get_or_insert(verdict.errno);
-            } else if self.refused.is_none() {
-                self.refused = Some((message.sequence, verdict));
-            } else {
-                self.others += 1;
+                continue;
             }
+            let fault = (message.sequence, verdict.offset, verdict.errno);
+            self.faults.push(fault);
+            self.refused.get_or_insert((message.sequence, verdict));
         }
         Ok(())
     }
@@ -198,12 +212,21 @@ impl Outcome {
     fn into_result(self, batch: &Batch) -> Result<(), BatchError> {
         if let Some((message, verdict)) = self.refused {
             let (step, element) = batch.locate(message, verdict.offset);
+            let faults = self.faults.into_iter().map(|(message, offset, errno)| {
+                let (step, element) = batch.locate(message, offset);
+                Fault {
+                    step,
+                    element,
+                    what: batch.describe_fault(step, offset),
+                    errno,
+                }
+            });
             return Err(BatchError::Refused {
                 step,
                 element,
                 what: batch.describe_fault(step, verdict.offset),
                 message: verdict.message,
-                others: self.others,
+                faults: faults.collect(),
                 source: io::Error::from_raw_os_error(verdict.errno),
             });
         }

@@ -16,6 +16,8 @@ pub struct Element {
     pub last: Option<Box<Value>>,
     /// Whether the range before it ends here, so that the key is no longer in it.
     pub ends_range: bool,
+    /// Whether it stands for every key that is not there; then it has none.
+    pub catch_all: bool,
     /// What the key leads to.
     pub data: Data,
     /// How long it stays, if other than the set says.
@@ -61,10 +63,14 @@ impl Element {
     /// Appends this element to a list of elements.
     pub(super) fn write(&self, writer: &mut Writer) {
         let start = writer.begin_nest(LIST_ELEM);
-        if self.ends_range {
-            writer.u32_be(elem::FLAGS, elem::F_INTERVAL_END);
+        if self.catch_all {
+            writer.u32_be(elem::FLAGS, elem::F_CATCHALL);
+        } else {
+            if self.ends_range {
+                writer.u32_be(elem::FLAGS, elem::F_INTERVAL_END);
+            }
+            self.key.write(writer, elem::KEY);
         }
-        self.key.write(writer, elem::KEY);
         if let Some(last) = &self.last {
             last.write(writer, elem::KEY_END);
         }
@@ -82,8 +88,7 @@ impl Element {
         writer.end_nest(start);
     }
 
-    /// `None` for the element that stands for every key that is not there; we never make one.
-    fn read(attr: &Attribute<'_>) -> Result<Option<Self>, Malformed> {
+    fn read(attr: &Attribute<'_>) -> Result<Self, Malformed> {
         let mut read = Self::default();
         let mut flags = 0;
         let time = |attr: &Attribute<'_>| attr.u64_be().map(Duration::from_millis).map(Some);
@@ -101,7 +106,8 @@ impl Element {
             }
         }
         read.ends_range = flags & elem::F_INTERVAL_END != 0;
-        Ok((flags & elem::F_CATCHALL == 0).then_some(read))
+        read.catch_all = flags & elem::F_CATCHALL != 0;
+        Ok(read)
     }
 }
 
@@ -126,7 +132,7 @@ impl Elements {
                 elem::LIST_SET => read.set = attr.text().into(),
                 elem::LIST_ELEMENTS => {
                     for attr in attr.nested() {
-                        read.elements.extend(Element::read(&attr?)?);
+                        read.elements.push(Element::read(&attr?)?);
                     }
                 }
                 _ => {}

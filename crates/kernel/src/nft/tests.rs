@@ -7,9 +7,10 @@ use proptest::prelude::*;
 
 use super::expr::{CT_NEW, CmpOp, CtKey};
 use super::*;
-use crate::exchange::Verdict as Answer;
-use crate::wire::messages;
+use crate::exchange::Verdict as Refusal;
+use crate::recorder::{Answer, Recorder, Script};
 use crate::wire::tests::bytes;
+use crate::wire::{NLM_F_MULTI, NLMSG_DONE, messages};
 
 const TABLE: &str = include_str!("../../testdata/table.hex");
 const CHAIN: &str = include_str!("../../testdata/chain.hex");
@@ -71,6 +72,51 @@ fn captured_objects_are_understood() {
     );
 }
 
+/// A whole dump of one set with these elements.
+fn dump(elements: &[Element]) -> Answer {
+    let mut writer = Writer::new();
+    let start = writer.begin(msg::NEWSETELEM, NLM_F_MULTI, 0);
+    header(&mut writer, Family::V4.number());
+    writer.text(elem::LIST_TABLE, "t");
+    writer.text(elem::LIST_SET, "s");
+    writer.nest(elem::LIST_ELEMENTS, |writer| {
+        for element in elements {
+            element.write(writer);
+        }
+    });
+    writer.end(start);
+    let start = writer.begin(NLMSG_DONE, NLM_F_MULTI, 0);
+    writer.raw(&[0; 4]);
+    writer.end(start);
+    Answer::Replay(vec![writer.bytes().to_vec()])
+}
+
+#[test]
+fn a_dump_with_an_element_twice_is_made_again_and_given_up_in_the_end() {
+    let script = Script::default();
+    let mut nft = Nft::new(Recorder::new(script.clone()));
+    let [a, b] = [1, 2].map(|port| Element::new(Value::new().protocol(6).port(port)));
+    // The end of a range is another element than the beginning of one.
+    let end = Element {
+        ends_range: true,
+        ..a.clone()
+    };
+    let whole = [a.clone(), b, end];
+    for torn in [0, 1, 3] {
+        for _ in 0..torn {
+            script.answer(dump(&[a.clone(), a.clone()]));
+        }
+        script.answer(dump(&whole));
+        assert_eq!(nft.elements(Family::V4, "t", "s").unwrap(), whole);
+    }
+    for _ in 0..100 {
+        script.answer(dump(&[a.clone(), a.clone()]));
+    }
+    let error = nft.elements(Family::V4, "t", "s").unwrap_err();
+    assert!(matches!(error, RequestError::Interrupted), "{error:?}");
+    assert!(script.take_requests().len() < 20);
+}
+
 #[test]
 fn a_captured_rule_is_understood() {
     let [Object::Rule(rule)] = &objects(RULE)[..] else {
@@ -122,12 +168,12 @@ fn what_is_not_understood_counts_as_missed() {
 fn a_captured_error_is_understood() {
     let bytes = bytes(ERROR);
     let message = messages(&bytes).next().unwrap().unwrap();
-    let expected = Answer {
+    let expected = Refusal {
         errno: libc::ENOENT,
         message: None,
         offset: Some(36),
     };
-    assert_eq!(Answer::read(&message), Ok(expected));
+    assert_eq!(Refusal::read(&message), Ok(expected));
 }
 
 #[test]
@@ -212,11 +258,14 @@ fn elements() -> impl Strategy<Value = Element> {
     let time = || proptest::option::of((1..1_000_000_u64).prop_map(Duration::from_millis));
     let last = proptest::option::of(values().prop_map(Box::new));
     let comment = proptest::option::of("\\PC{0,40}");
-    (values(), last, any::<bool>(), data, time(), time(), comment).prop_map(
-        |(key, last, ends_range, data, timeout, expires, comment)| Element {
-            key,
+    let flags = any::<(bool, bool)>();
+    (values(), last, flags, data, time(), time(), comment).prop_map(
+        |(key, last, (ends_range, catch_all), data, timeout, expires, comment)| Element {
+            // Whatever stands for all keys has none.
+            key: if catch_all { Value::new() } else { key },
             last,
-            ends_range,
+            ends_range: ends_range && !catch_all,
+            catch_all,
             data,
             timeout,
             expires,
@@ -256,7 +305,7 @@ proptest! {
         bytes.truncate(keep.index(bytes.len()) + 1);
         for message in messages(&bytes).flatten() {
             let _ = Object::read(&message);
-            let _ = Answer::read(&message);
+            let _ = Refusal::read(&message);
             let _ = object::describe(&message);
         }
         watch::read(&bytes, |_| true);
@@ -269,6 +318,6 @@ proptest! {
     ) {
         let message = crate::wire::Message { kind, flags: 0x200, sequence: 0, port: 0, body: &body };
         let _ = Object::read(&message);
-        let _ = Answer::read(&message);
+        let _ = Refusal::read(&message);
     }
 }

@@ -166,6 +166,7 @@ pub fn elements<'a>(
 
 fn element(set: &Set, element: &Element) -> Text {
     let mut text = match &element.last {
+        _ if element.catch_all => "*".to_owned(),
         None => value(&set.key, &element.key)?,
         Some(last) => {
             let (first, last) = (split(&set.key, &element.key)?, split(&set.key, last)?);

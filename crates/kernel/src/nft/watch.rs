@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::batch::NFGEN;
 use super::object::Object;
 use super::uapi::{GROUP_NFTABLES, msg};
+use super::writers::Writers;
 use crate::Family;
 use crate::socket::{Protocol, Received, Socket};
 use crate::wire::{Malformed, Message, messages};
@@ -57,15 +58,15 @@ impl Watch {
         Ok(Self { socket })
     }
 
-    /// The same, without changes that the socket with this [port](super::Nft::port) makes: they do
-    /// not even wake the listener.
+    /// The same, without changes that these writers make: they do not even wake the listener. Who
+    /// joins them later is not among them.
     ///
     /// # Errors
     /// The error of the kernel.
-    pub fn external(own: u32) -> io::Result<Self> {
+    pub fn external(writers: &Writers) -> io::Result<Self> {
         let socket = Socket::open(Protocol::Netfilter)?;
         // Before joining: nothing of ours may slip in.
-        socket.ignore_sender(own)?;
+        socket.ignore_senders(&writers.ports())?;
         socket.join(GROUP_NFTABLES)?;
         Ok(Self { socket })
     }
@@ -78,8 +79,9 @@ impl Watch {
         self.receive(timeout, |_| true)
     }
 
-    /// The next few events in tables for which `concerns` holds, in order; none if nothing happens
-    /// until the timeout, or only elsewhere. What happens elsewhere costs next to nothing.
+    /// The next few events in tables for which `concerns` holds, and new generations, in order;
+    /// none if nothing happens until the timeout, or only elsewhere. What happens elsewhere costs
+    /// next to nothing.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -89,7 +91,8 @@ impl Watch {
         concerns: impl Fn(Family, &str) -> bool,
     ) -> io::Result<Vec<Event>> {
         self.receive(timeout, |message| {
-            table_of(message).is_some_and(|(family, table)| concerns(family, &table))
+            message.kind == msg::NEWGEN
+                || table_of(message).is_some_and(|(family, table)| concerns(family, &table))
         })
     }
 
@@ -106,12 +109,9 @@ impl Watch {
     }
 }
 
-/// Every object names its table in its first kind of attribute; only generations have none.
+/// Every object names its table in its first kind of attribute.
 fn table_of<'m>(message: &Message<'m>) -> Option<(Family, Cow<'m, str>)> {
     const TABLE: u16 = 1;
-    if message.kind == msg::NEWGEN {
-        return None;
-    }
     let family = Family::from_number(*message.body.first()?)?;
     let attributes = message.attributes(NFGEN).ok()?;
     let mut attributes = attributes.filter_map(Result::ok);

@@ -103,8 +103,8 @@ fn set_any<T>(fd: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Resul
     check(result as isize).map(drop)
 }
 
-/// Drops datagrams whose first message has this port as its sender.
-pub fn drop_messages_of(fd: &impl AsFd, port: u32) -> io::Result<()> {
+/// Drops datagrams whose first message has one of these ports as its sender.
+pub fn drop_messages_of(fd: &impl AsFd, ports: &[u32]) -> io::Result<()> {
     const SENDER: u32 = 12; // where a netlink header has it
     const ALL: u32 = u32::MAX;
     let instruction = |code: u32, jt, jf, k| libc::sock_filter {
@@ -113,16 +113,20 @@ pub fn drop_messages_of(fd: &impl AsFd, port: u32) -> io::Result<()> {
         jf,
         k,
     };
-    // The filter reads numbers in network order, whatever order the kernel wrote them in.
-    let port = u32::from_be_bytes(port.to_ne_bytes());
-    let mut program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, SENDER),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, port),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, ALL),
-    ];
+    let sender = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let mut program = vec![instruction(sender, 0, 0, SENDER)];
+    for port in ports {
+        // The filter reads numbers in network order, whatever order the kernel wrote them in.
+        let port = u32::from_be_bytes(port.to_ne_bytes());
+        program.extend([
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, port),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        ]);
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, ALL));
+    let too_many = |_| io::Error::from_raw_os_error(libc::EINVAL);
     let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).expect("a few instructions"),
+        len: u16::try_from(program.len()).map_err(too_many)?,
         filter: program.as_mut_ptr(),
     };
     set_any(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)

@@ -40,14 +40,14 @@ fn the_step_and_the_element_are_named_and_nothing_is_changed() {
             step,
             element,
             what,
-            others,
+            faults,
             source,
             ..
         } = error
         else {
             panic!("{error}")
         };
-        assert_eq!((step, element, others), (1, Some(2900), 0));
+        assert_eq!((step, element, faults.len()), (1, Some(2900), 1));
         assert_eq!(what, "add elements of s");
         assert_eq!(source.kind(), ErrorKind::AlreadyExists);
         assert_eq!(nft.chains(Family::V4, "t").unwrap().len(), 2);
@@ -66,14 +66,14 @@ fn many_refusals_are_counted() {
         let error = nft.commit(&batch).unwrap_err();
         let BatchError::Refused {
             step,
-            others,
+            faults,
             source,
             ..
         } = error
         else {
             panic!("{error}")
         };
-        assert_eq!((step, others), (0, 4999));
+        assert_eq!((step, faults.len()), (0, 5000));
         assert_eq!(source.kind(), ErrorKind::NotFound);
     });
 }

@@ -9,8 +9,19 @@ use super::{Step, of};
 use crate::nftables::names::{self, Container, Pick};
 use crate::nftables::ruleset::Ruleset;
 
-/// Whether something in the table is not of our making.
-pub fn is_unusable(installed: &Snapshot, family: Family) -> bool {
+/// What in a table is not of our making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strangers {
+    /// Nothing.
+    None,
+    /// Chains and sets beside ours.
+    Removable,
+    /// Something that has the name of ours and is of another kind, or the table itself.
+    InTheWay,
+}
+
+/// Looks for what is not of our making.
+pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
     let chains: BTreeMap<Name, Chain> = names::chains()
         .into_iter()
         .map(|chain| (chain.name.clone(), chain))
@@ -19,36 +30,64 @@ pub fn is_unusable(installed: &Snapshot, family: Family) -> bool {
         .into_iter()
         .map(|container| (container.name(), container))
         .collect();
-    let is_own = |name: &str| Pick::is_name(name) || names::is_stay_chain(name);
-    let strange_chain = |chain: &Chain| match chains.get(&chain.name) {
-        Some(ours) => ours.base != chain.base,
-        None => chain.base.is_some() || !is_own(&chain.name),
+    let is_own = |name: &str| {
+        Pick::is_name(name)
+            || names::is_stay_chain(name)
+            || names::is_sources_chain(name)
+            || names::is_former_chain(name)
     };
-    let strange_set = |set: &Set| match sets.get(&*set.name) {
+    let is_own_set = |set: &Set| {
+        names::is_affinity_set(set, family)
+            || names::is_sources_set(set, family)
+            || names::is_former_set(set, family)
+    };
+    let judge_chain = |chain: &Chain| match chains.get(&chain.name) {
+        Some(ours) if ours.base != chain.base => Strangers::InTheWay,
+        Some(_) => Strangers::None,
+        None if is_own(&chain.name) && chain.base.is_some() => Strangers::InTheWay,
+        None if is_own(&chain.name) => Strangers::None,
+        None => Strangers::Removable,
+    };
+    let judge_set = |set: &Set| match sets.get(&*set.name) {
         Some(ours) => {
             let ours = ours.set(family);
-            (set.anonymous, set.interval, set.dynamic, set.timeout)
-                != (false, ours.interval, ours.dynamic, ours.timeout)
-                || set.key != ours.key
-                || set.data != ours.data
+            let same = (set.anonymous, set.interval, set.dynamic, set.timeout)
+                == (false, ours.interval, ours.dynamic, ours.timeout)
+                && set.key == ours.key
+                && set.data == ours.data;
+            if same {
+                Strangers::None
+            } else {
+                Strangers::InTheWay
+            }
         }
-        None => !names::is_affinity_set(set, family),
+        None if is_own_set(set) => Strangers::None,
+        None if names::is_own_set_name(&set.name) => Strangers::InTheWay,
+        None => Strangers::Removable,
     };
-    installed.table.object.flags != 0
-        || installed
-            .chains
-            .iter()
-            .any(|held| strange_chain(&held.object))
-        || installed.sets.iter().any(|held| strange_set(&held.object))
+    if installed.table.object.flags != 0 {
+        return Strangers::InTheWay;
+    }
+    let chains = installed.chains.iter();
+    let chains = chains.map(|held| judge_chain(&held.object));
+    let sets = installed.sets.iter().map(|held| judge_set(&held.object));
+    chains.chain(sets).max().unwrap_or(Strangers::None)
 }
 
-/// Chains and sets of ours that nobody needs.
+/// A chain that belongs to a rule, and goes with it: `jump { … }`.
+fn is_of_a_rule(chain: &Chain) -> bool {
+    chain.base.is_none() && chain.name.starts_with("__chain")
+}
+
+/// Chains and sets that nobody needs, ours and others.
 pub struct Unused<'a> {
     /// The chains.
     pub chains: Vec<&'a Name>,
     sets: Vec<&'a Name>,
     /// Chains that something leads to, needed or not.
     led_to: BTreeSet<&'a Name>,
+    /// Packets enter one of the chains by themselves.
+    entered: bool,
 }
 
 impl<'a> Unused<'a> {
@@ -79,11 +118,17 @@ impl<'a> Unused<'a> {
         let mut needed: BTreeSet<Name> = wanted.common.picks.iter().map(Pick::name).collect();
         needed.extend(wanted.chains.keys().cloned());
         needed.extend(names::chains().into_iter().map(|chain| chain.name));
-        let chains = installed.chains.iter().map(|held| &held.object.name);
-        let sets = installed.sets.iter().map(|held| &held.object.name);
+        // What belongs to a rule goes with it.
+        let chains = installed.chains.iter().map(|held| &held.object);
+        let chains = chains.filter(|chain| !is_of_a_rule(chain));
+        let chains = chains.filter(|chain| !needed.contains(&chain.name));
+        let chains: Vec<&Chain> = chains.collect();
+        let sets = installed.sets.iter().map(|held| &held.object);
+        let sets = sets.filter(|set| !set.anonymous).map(|set| &set.name);
         let ours = |name: &Name| Container::ALL.iter().any(|ours| ours.name() == &**name);
         Self {
-            chains: chains.filter(|name| !needed.contains(*name)).collect(),
+            entered: chains.iter().any(|chain| chain.base.is_some()),
+            chains: chains.into_iter().map(|chain| &chain.name).collect(),
             sets: sets
                 .filter(|name| !ours(name) && !wanted.sets.contains_key(*name))
                 .collect(),
@@ -93,7 +138,9 @@ impl<'a> Unused<'a> {
 
     /// Whether packets and people hardly notice.
     pub fn is_harmless(&self) -> bool {
-        self.sets.is_empty() && self.chains.iter().all(|name| !self.led_to.contains(name))
+        !self.entered
+            && self.sets.is_empty()
+            && self.chains.iter().all(|name| !self.led_to.contains(name))
     }
 
     /// Empties the chains, and deletes them and the sets; and which chains stay. Those that

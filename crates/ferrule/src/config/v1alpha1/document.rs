@@ -99,6 +99,8 @@ pub(super) fn parse(text: &str) -> Result<(Node, Syntax), String> {
 
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
+        // Every level takes a piece of the thread's stack, and there is no such field.
+        budget: serde_saphyr::budget! { max_depth: 64 },
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         emit_comments: false,
         with_snippet: false,

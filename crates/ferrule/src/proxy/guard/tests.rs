@@ -7,7 +7,7 @@ use super::*;
 /// Says what it was given, one by one, then nothing for ever.
 struct Scripted {
     cadence: Cadence,
-    answers: VecDeque<io::Result<bool>>,
+    answers: VecDeque<Option<ExternalChange>>,
     asked: std::sync::mpsc::Sender<()>,
 }
 
@@ -16,15 +16,15 @@ impl Watcher for Scripted {
         self.cadence
     }
 
-    fn changed(&mut self, timeout: Duration) -> io::Result<bool> {
+    fn changed(&mut self, timeout: Duration) -> io::Result<Option<ExternalChange>> {
         _ = self.asked.send(());
         match self.answers.pop_front() {
-            Some(answer) => answer,
+            Some(answer) => Ok(answer),
             None if self.cadence == Cadence::Notified => {
                 thread::sleep(timeout.min(Duration::from_millis(5)));
-                Ok(false)
+                Ok(None)
             }
-            None => Ok(false),
+            None => Ok(None),
         }
     }
 }
@@ -34,10 +34,11 @@ fn scripted(
     answers: impl IntoIterator<Item = bool>,
 ) -> (Box<dyn Watcher>, std::sync::mpsc::Receiver<()>) {
     let (asked, questions) = std::sync::mpsc::channel();
-    let answers = answers.into_iter().map(Ok).collect();
+    let answers = answers.into_iter();
+    let answers = answers.map(|changed| changed.then(ExternalChange::default));
     let watcher = Scripted {
         cadence,
-        answers,
+        answers: answers.collect(),
         asked,
     };
     (Box::new(watcher), questions)
@@ -53,7 +54,7 @@ fn one_change_in_many_notifications_is_one_resync() {
     guard.start(Family::V6, vec![watcher]);
     for _ in 0..2 {
         let input = inputs.blocking_recv();
-        assert!(matches!(input, Some(Input::Resync(Family::V6))));
+        assert!(matches!(input, Some(Input::Resync(Family::V6, _))));
     }
     thread::sleep(Duration::from_millis(50));
     assert!(inputs.try_recv().is_err(), "two changes, two resyncs");
@@ -72,9 +73,34 @@ fn a_polled_watcher_is_asked_once_per_period_and_a_shorter_one_holds_at_once() {
     questions.recv_timeout(LONG).unwrap();
     assert!(matches!(
         inputs.blocking_recv(),
-        Some(Input::Resync(Family::V4))
+        Some(Input::Resync(Family::V4, _))
     ));
     questions.recv_timeout(LONG).unwrap();
+}
+
+#[test]
+fn the_process_that_is_named_last_comes_with_the_change() {
+    let (sender, mut inputs) = mpsc::channel(8);
+    let guard = Guard::new(sender, Period::new(LONG));
+    let process = ferrule_dataplane::Process {
+        id: 7,
+        name: "kube-proxy".to_owned(),
+    };
+    let signed = ExternalChange {
+        process: Some(process.clone()),
+    };
+    let (asked, _questions) = std::sync::mpsc::channel();
+    let answers = [Some(ExternalChange::default()), Some(signed)];
+    let watcher = Scripted {
+        cadence: Cadence::Notified,
+        answers: answers.into(),
+        asked,
+    };
+    guard.start(Family::V4, vec![Box::new(watcher)]);
+    let Some(Input::Resync(Family::V4, change)) = inputs.blocking_recv() else {
+        panic!("no resync")
+    };
+    assert_eq!(change.process, Some(process));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::watch::kubernetes::tests::log::Log;
 
 fn reporter(mode: &str) -> (Reporter, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new(modes::find(mode).unwrap()));
-    let reporter = Reporter::new(metrics.clone(), None, Vec::new(), None);
+    let reporter = Reporter::new(metrics.clone(), None, Vec::new(), None, "here".to_owned());
     (reporter, metrics)
 }
 
@@ -87,6 +87,37 @@ fn a_success_shows_in_metrics_and_a_failure_too() {
     reporter.synced(&synced(false, Err(&lost)));
     assert_eq!(value(&failures).as_deref(), Some("1"));
     assert_eq!(value("ferrule_sync_steps_total").as_deref(), Some("5"));
+}
+
+#[test]
+fn a_contest_is_logged_once_with_the_process() {
+    let (mut reporter, _) = reporter("nftables");
+    let log = Log::new();
+    let wait = Duration::from_secs(1);
+    for contest in [
+        Contest::None,
+        Contest::Begins(wait),
+        Contest::Lasts(wait),
+        Contest::Lasts(wait),
+    ] {
+        let process = Some(ferrule_dataplane::Process {
+            id: 4711,
+            name: "kube-proxy".to_owned(),
+        });
+        let repair = Repair {
+            steps: 3,
+            process,
+            contest,
+        };
+        reporter.repaired(Family::V4, &repair);
+    }
+    let lines = log.lines();
+    let about = |words: &str| {
+        let about = |line: &&String| line.contains(words) && line.contains("4711");
+        lines.iter().filter(about).count()
+    };
+    assert_eq!(about("Repaired external changes to our rules"), 1);
+    assert_eq!(about("Another process keeps changing our rules"), 1);
 }
 
 #[test]

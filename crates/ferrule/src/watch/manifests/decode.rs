@@ -166,6 +166,8 @@ fn yaml_options() -> serde_saphyr::Options {
             max_events: usize::MAX,
             max_nodes: usize::MAX,
             max_total_scalar_bytes: usize::MAX,
+            // As deep as serde_json goes: every level takes a piece of the thread's stack.
+            max_depth: 128,
             // One set of labels used by every item of a list is no attack.
             enforce_alias_anchor_ratio: false,
         },
