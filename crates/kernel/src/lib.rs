@@ -3,7 +3,7 @@
 //! In: typed requests. Out: typed answers, or an error that says what helps. The bytes between are
 //! netlink's: [`wire`] writes and reads them, [`socket`] carries them, [`exchange`] matches answers
 //! to requests. [`nft`], [`conntrack`], [`route`], [`ipset`] and [`ipvs`] are the protocols.
-//! [`xt`] alone runs programs instead.
+//! [`xt`] alone runs programs instead. [`inet`] is not about netlink: the sockets of mode userspace.
 //!
 //! Nothing here knows Kubernetes, and nothing is decided here. What the kernel says is never
 //! trusted to be well formed.

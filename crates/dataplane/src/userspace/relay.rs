@@ -84,7 +84,8 @@ pub struct Options {
     /// Moves streams by `splice` instead of copying.
     pub splice: bool,
     /// Serves connections that were made to a proxy port itself. Without rules that redirect there
-    /// are no others; otherwise it would let anybody around them.
+    /// are no others; otherwise it would let anybody around them. Datagrams always are: whether
+    /// rules redirected them is not known here.
     pub direct: bool,
 }
 
@@ -183,7 +184,8 @@ pub struct Backends {
     pub internal: Route,
     /// Who serves all other addresses.
     pub external: Route,
-    /// Who may use some of the addresses; all others may be used by everybody.
+    /// Who may use some of the addresses; all others may be used by everybody. For TCP: which address
+    /// a datagram was sent to before rules redirected it is not known here.
     pub sources: Vec<Sources>,
     /// Tells endpoints the client's address in a header of the PROXY protocol, version 2.
     pub proxy_header: bool,

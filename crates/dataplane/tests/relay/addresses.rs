@@ -1,14 +1,16 @@
 //! Clients whom rules redirect, those whom no rule redirects, and which address each asked for.
 
-use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use ferrule_core::desired::Pool;
-use ferrule_core::model::Protocol;
-use ferrule_dataplane::userspace::relay::{Backends, Class, Listen, Options, Route, Sources};
+use ferrule_core::model::{Family, Protocol};
+use ferrule_dataplane::userspace::relay::{Backends, Class, Key, Listen, Options, Route, Sources};
 use ferrule_testbed::{in_namespace, run};
 
-use crate::support::{LONG, Scene, backends, endpoint, key, named, outcome, start, udp_named};
+use crate::support::{
+    LONG, Scene, backends, endpoint, key, named, options, outcome, start, udp_named,
+};
 
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const CLUSTER_IP: &str = "10.96.0.1:80";
@@ -114,7 +116,7 @@ fn an_endpoint_can_be_told_who_its_client_is_and_what_it_asked_for() {
         let server = endpoint(|mut stream| {
             let mut header = [0; 28];
             stream.read_exact(&mut header).unwrap();
-            drop(std::io::Write::write_all(&mut stream, &header));
+            drop(stream.write_all(&header));
         });
         let telling = Backends {
             proxy_header: true,
@@ -148,5 +150,45 @@ fn udp_replies_leave_from_the_address_that_datagrams_were_led_to() {
         client.set_read_timeout(Some(LONG)).unwrap();
         let reply = crate::support::exchange(&client, b"who");
         assert_eq!(reply, server.port().to_string().into_bytes());
+    });
+}
+
+#[test]
+fn ipv6_is_relayed_like_ipv4() {
+    in_namespace(|| {
+        let home = IpAddr::from(Ipv6Addr::LOCALHOST);
+        let relay = start(options());
+        let lane = |protocol, endpoint| {
+            let key = Key {
+                family: Family::V6,
+                ..key("n", protocol)
+            };
+            let port = relay.open(
+                &key,
+                Class::Internal,
+                Listen::at(Ipv6Addr::UNSPECIFIED.into()),
+            );
+            relay.set(&key, backends(&[endpoint]));
+            SocketAddr::new(home, port.unwrap())
+        };
+        let listener = TcpListener::bind((home, 0)).unwrap();
+        let to = lane(Protocol::Tcp, listener.local_addr().unwrap());
+        let mut client = client(&to.to_string());
+        client.write_all(b"six").unwrap();
+        let mut bytes = [0; 3];
+        let (mut server, _) = listener.accept().unwrap();
+        server.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"six");
+
+        let server = UdpSocket::bind((home, 0)).unwrap();
+        let to = lane(Protocol::Udp, server.local_addr().unwrap());
+        let client = UdpSocket::bind((home, 0)).unwrap();
+        client.connect(to).unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        client.send(b"ask").unwrap();
+        let (_, peer) = server.recv_from(&mut bytes).unwrap();
+        server.send_to(b"say", peer).unwrap();
+        client.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"say");
     });
 }

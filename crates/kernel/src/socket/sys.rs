@@ -1,4 +1,5 @@
-//! The system calls. Besides this file only [`crate::memory`] and [`crate::inet`] have raw memory access.
+//! The system calls of netlink. All raw memory access of the program is in this file,
+//! [`crate::memory`] and [`crate::inet`].
 //!
 //! Every function hands the kernel memory that lives for the call and lengths taken from it; none
 //! keeps a pointer. What they mean together is [`super`]'s business.

@@ -132,11 +132,9 @@ impl Balancer {
 
     /// This endpoint could not be connected to.
     pub(super) fn failed(&mut self, endpoint: SocketAddr, now: Instant) {
-        let pool = match self.local.order.contains(&endpoint) {
-            true if self.local.order.len() < self.cluster.order.len() => self.local.order.len(),
-            true if self.cluster.order.is_empty() => self.local.order.len(),
-            _ => self.cluster.order.len(),
-        };
+        let pools = [&self.cluster.order, &self.local.order].into_iter();
+        let its = pools.filter(|order| order.contains(&endpoint));
+        let pool = its.map(Vec::len).min().unwrap_or(0);
         self.outliers.failed(endpoint, pool, now);
     }
 

@@ -152,6 +152,9 @@ impl Group {
 
 impl Inner {
     fn set(&mut self, backends: Backends, seed: u64) {
+        if self.backends == backends {
+            return;
+        }
         self.balancer
             .set(&backends.cluster, &backends.local, backends.affinity, seed);
         let serving: BTreeSet<SocketAddr> = backends

@@ -21,7 +21,7 @@ pub enum Failure {
     TimedOut,
     /// There is no route to an endpoint.
     Unreachable,
-    /// No descriptor or memory was left.
+    /// No descriptor, no memory or no local port was left.
     Exhausted,
     /// Something else.
     Other,
@@ -54,6 +54,7 @@ impl Failure {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
             io::ErrorKind::TimedOut => Self::TimedOut,
             io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => Self::Unreachable,
+            io::ErrorKind::AddrNotAvailable => Self::Exhausted,
             _ if ferrule_kernel::inet::is_exhausted(error) => Self::Exhausted,
             _ => Self::Other,
         }

@@ -44,7 +44,7 @@ impl Outliers {
         }
     }
 
-    /// It did not; it is one of so many.
+    /// It did not; the smallest pool it is in has so many.
     pub(super) fn failed(&mut self, endpoint: SocketAddr, pool: usize, now: Instant) {
         let ejected = self.ejected(now);
         let record = self.0.entry(endpoint).or_default();
