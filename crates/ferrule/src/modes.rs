@@ -277,7 +277,6 @@ static USERSPACE: Mode = Mode {
 };
 
 /// Logs what an operator should know of the relay.
-#[expect(clippy::needless_pass_by_value, reason = "it is given away")]
 fn tell(notice: Notice) {
     match notice {
         Notice::Exhausted { key, error } => {
