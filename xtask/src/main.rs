@@ -11,6 +11,7 @@
 
 mod demo;
 mod deny;
+mod dist;
 mod lab;
 mod left_out;
 mod run;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Verb::Tidy => test::tidy(),
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
+        Verb::Dist(options) => dist::dist(&options),
         Verb::Lab { words } => lab::lab(&words),
         Verb::Differ { words } => lab::differ(&words),
         Verb::Race { words } => lab::race(&words),
@@ -94,6 +96,10 @@ enum Verb {
         #[command(subcommand)]
         subject: Subject,
     },
+    /// Builds a release in `target/dist`: static program, images, manual, bill of materials, checksums.
+    ///
+    /// Needs a Debian machine with package lists up to date, for certificates and iptables.
+    Dist(dist::Options),
     /// Shows a node with pods and a rollout under load, in namespaces that vanish.
     ///
     /// Needs neither root nor a cluster.

@@ -100,12 +100,16 @@ pub(crate) fn now() -> Instant {
 fn command(name: &str) -> Command {
     let mut command = Command::new(name);
     command.envs(search_path().map(|path| ("PATH", path)));
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    command.current_dir(
-        here.parent()
-            .expect("xtask lies in the root of the repository"),
-    );
+    command.current_dir(root());
     command
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent()
+        .expect("xtask lies in the root of the repository")
+        .to_owned()
 }
 
 /// The command as one would type it.

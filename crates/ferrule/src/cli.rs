@@ -36,6 +36,13 @@ pub enum Verb {
     /// For mode nftables this is a file for `nft -f`, which replaces the table of kube-proxy.
     /// Reads the cluster from files, changes nothing, and needs no privileges.
     Render(RenderArgs),
+    /// Write man pages and shell completions into a folder
+    #[cfg(feature = "manual")]
+    #[command(hide = true)]
+    Manual {
+        /// Made if it is missing
+        folder: PathBuf,
+    },
 }
 
 /// The cluster and the settings that all of these verbs read.

@@ -15,6 +15,8 @@ mod health;
 mod http;
 mod inspect;
 mod logging;
+#[cfg(feature = "manual")]
+mod manual;
 mod metrics;
 mod modes;
 mod pages;
@@ -45,6 +47,8 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         cli::Verb::Desired(arguments) => desired::run(&arguments),
         cli::Verb::Render(arguments) => render::run(&arguments),
         cli::Verb::Proxy => return proxy::main(&[]),
+        #[cfg(feature = "manual")]
+        cli::Verb::Manual { folder } => manual::write(&folder),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

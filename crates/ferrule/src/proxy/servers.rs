@@ -129,7 +129,8 @@ pub fn build() -> Build {
         major,
         minor,
         git_version: version::KUBERNETES,
-        commit: "",
+        // Set where a release is built.
+        commit: option_env!("FERRULE_COMMIT").unwrap_or_default(),
         date: "",
         compiler: TOOLCHAIN,
         platform: match std::env::consts::ARCH {
