@@ -31,7 +31,7 @@ pub mod recorder;
 mod tests;
 
 pub use healing::{Contest, Repair};
-pub use pace::{Limits, Pace};
+pub use pace::{Limits, Pace, RestBy};
 
 use healing::Healing;
 
@@ -58,9 +58,9 @@ pub trait Source {
     fn next(&mut self, deadline: Instant) -> Next;
     /// The next input if one is there already.
     fn try_next(&mut self) -> Option<Input>;
-    /// Changes of the cluster that come before this moment are not acted on before it.
-    fn rest(&mut self, until: Instant) {
-        _ = until;
+    /// From `now` on, changes of the cluster are not acted on before `until`.
+    fn rest(&mut self, now: Instant, until: Instant) {
+        _ = (now, until);
     }
 }
 
@@ -292,10 +292,8 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                 Next::Late => {}
             }
             self.decide();
-            if self.program()
-                && let Some(until) = self.lanes.iter().filter_map(|l| l.pace.rest_until()).max()
-            {
-                source.rest(until);
+            if let Some(until) = self.program() {
+                source.rest(clock(), until);
             }
         }
     }
@@ -420,12 +418,12 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         }
     }
 
-    /// Syncs the lanes that are due; whether any was.
-    fn program(&mut self) -> bool {
+    /// Syncs the lanes that are due. If any was, returns when the first of them may sync again.
+    fn program(&mut self) -> Option<Instant> {
         if !self.tracker.is_ready() {
-            return false;
+            return None;
         }
-        let mut any = false;
+        let mut synced = Vec::new();
         let mut first = Vec::new();
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
@@ -437,7 +435,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             if !lane.pace.is_due(now) {
                 continue;
             }
-            any = true;
+            synced.push(number);
             lane.full |= lane.pace.is_audit_due(now);
             // A sync that hangs must show, whatever caused it.
             self.observer.begun(lane.family);
@@ -453,7 +451,8 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             self.finish(number, &attempt);
         }
         self.announce();
-        any
+        let synced = synced.into_iter().map(|number| &self.lanes[number]);
+        synced.filter_map(|lane| lane.pace.rest_until()).min()
     }
 
     fn finish(&mut self, lane: usize, attempt: &Attempt) {
@@ -512,19 +511,31 @@ impl Lane {
             scope,
             local,
         });
-        let ended = clock();
-        self.pace.finished(ended, result.is_ok(), self.full);
-        if result.as_ref().is_err_and(ApplyError::has_waited) {
-            self.pace.again(ended);
-        }
         Attempt {
             full: self.full,
-            took: ended - begun,
+            took: clock() - begun,
             result,
         }
     }
 
     fn finish<O: Observer, L: Lifecycle>(&mut self, attempt: &Attempt, context: Context<'_, O, L>) {
+        let begun = clock();
+        self.follow_up(attempt, context);
+        let ended = clock();
+        let (result, full) = (&attempt.result, attempt.full);
+        // Removing stale flows is part of what a sync costs.
+        let cost = attempt.took + (ended - begun);
+        self.pace.finished(ended, cost, result.is_ok(), full);
+        if result.as_ref().is_err_and(ApplyError::has_waited) {
+            self.pace.again(ended);
+        }
+    }
+
+    fn follow_up<O: Observer, L: Lifecycle>(
+        &mut self,
+        attempt: &Attempt,
+        context: Context<'_, O, L>,
+    ) {
         let Context {
             desired,
             local,

@@ -21,6 +21,7 @@ use super::v1alpha1::{
 use super::validate::{Violations, validate, validate_logging};
 use crate::logging::info_v;
 use crate::modes::Section;
+use crate::sync::RestBy;
 
 /// Everything the program needs to know to start.
 #[derive(Clone, Debug)]
@@ -43,6 +44,8 @@ pub struct Options {
     pub manifests: Option<PathBuf>,
     /// Write nothing to the kernel.
     pub dry_run: bool,
+    /// What the rest after a sync depends on.
+    pub sync_pace: RestBy,
     /// The file the configuration came from.
     pub config_file: Option<PathBuf>,
     /// The command line.
@@ -195,6 +198,7 @@ pub fn complete(
         init_only: flags.init_only.value,
         manifests: path(&flags.manifests.value),
         dry_run: flags.dry_run.value,
+        sync_pace: flags.sync_pace.value,
         config_file: path(&flags.config.value),
         notices,
         flags,

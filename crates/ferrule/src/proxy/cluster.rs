@@ -19,7 +19,7 @@ use crate::http::EVENT_ACTION;
 use crate::metrics::Metrics;
 use crate::sync::Input;
 use crate::watch::kubernetes::{
-    self, Access, Api, Recorder, Regarding, Report, Rest, Severity, Timings, Watch,
+    self, Access, Api, Format, Recorder, Regarding, Report, Rest, Severity, Timings, Watch,
 };
 use crate::watch::manifests::{self, ManifestError};
 
@@ -74,6 +74,7 @@ impl Cluster {
         let settings = kubernetes::Settings {
             node_name: node_name.to_owned(),
             streaming_lists: options.gates.is_on(Gate::WatchListClient),
+            format: Format::wanted(&client.content_type, &client.accept_content_types),
             timings: Timings::default(),
             rest: rest.clone(),
         };

@@ -41,7 +41,7 @@ use crate::health::services::ServiceHealth;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::modes::{OnExit, Part};
-use crate::sync::{Backend, Input, Limits, Setup, Sync};
+use crate::sync::{Backend, Input, Limits, RestBy, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
 
 /// How long removing rules at the end may take.
@@ -159,7 +159,12 @@ impl<'a> Program<'a> {
         };
         let local = Addresses::open().context("cannot list the addresses of interfaces")?;
         let settings = config.settings(&options.gates);
-        let sync = Sync::new(settings, limits(config), local.list(), setup);
+        let sync = Sync::new(
+            settings,
+            limits(config, options.sync_pace),
+            local.list(),
+            setup,
+        );
         addresses::follow(local, sender.clone())?;
         let mut channel = Channel::new(receiver, runtime, rest);
         let thread = thread::Builder::new()
@@ -239,7 +244,8 @@ impl<'a> Program<'a> {
         }
         self.period.set(config.sync_period.to_std());
         let settings = Box::new(config.settings(&self.options.gates));
-        let inputs = [Input::Settings(settings), Input::Limits(limits(&config))];
+        let limits = limits(&config, self.options.sync_pace);
+        let inputs = [Input::Settings(settings), Input::Limits(limits)];
         let sync = self.sync.clone();
         // On its own: a sync that is stuck must not keep us from handling signals.
         tokio::spawn(async move {
@@ -284,10 +290,11 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
 }
 
 /// The intervals of the mode.
-fn limits(config: &Config) -> Limits {
+fn limits(config: &Config, rest: RestBy) -> Limits {
     let period = config.sync_period.to_std();
     Limits {
         min: config.min_sync_period.to_std(),
+        rest,
         retry: period,
         max: config.mode().audit.every(period),
     }
@@ -357,7 +364,7 @@ mod tests {
             ("nftables", Duration::from_hours(1)),
             ("ipvs", Duration::from_secs(30)),
         ] {
-            let limits = limits(&config(mode));
+            let limits = limits(&config(mode), RestBy::Cost);
             assert_eq!(limits.max, max, "{mode:?}");
             assert_eq!(limits.retry, Duration::from_secs(30));
         }

@@ -52,7 +52,7 @@ impl Source for Channel {
         self.receiver.try_recv().ok()
     }
 
-    fn rest(&mut self, until: Instant) {
-        self.rest.until(until.into());
+    fn rest(&mut self, now: Instant, until: Instant) {
+        self.rest.until(now.into(), until.into());
     }
 }

@@ -208,6 +208,7 @@ fn backend(family: Family, script: &Script) -> Backend {
 
 const RESTLESS: Limits = Limits {
     min: Duration::ZERO,
+    rest: RestBy::Cost,
     retry: Duration::ZERO,
     max: Duration::from_hours(1),
 };
@@ -543,7 +544,7 @@ fn core_040_a_node_that_changes_its_address_is_followed_without_a_restart() {
 }
 
 /// Writes down until when there is no hurry.
-struct Unhurried(Scripted, Vec<Instant>);
+struct Unhurried(Scripted, Vec<(Instant, Instant)>);
 
 impl Source for Unhurried {
     fn next(&mut self, deadline: Instant) -> Next {
@@ -554,16 +555,16 @@ impl Source for Unhurried {
         None
     }
 
-    fn rest(&mut self, until: Instant) {
-        self.1.push(until);
+    fn rest(&mut self, now: Instant, until: Instant) {
+        self.1.push((now, until));
     }
 }
 
-#[test]
-fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
-    let begun = clock();
+/// The rests after syncs, with an hour as the longest: when each was told, and its end.
+fn rests(rest: RestBy) -> Vec<(Instant, Instant)> {
     let limits = Limits {
         min: Duration::from_hours(1),
+        rest,
         retry: Duration::from_hours(1),
         max: Duration::from_hours(2),
     };
@@ -578,8 +579,23 @@ fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
     ];
     let mut source = Unhurried(Scripted(inputs.into()), Vec::new());
     sync.run(&mut source);
-    assert_eq!(source.1.len(), 1, "once, by the first sync");
-    assert!(source.1[0] >= begun + limits.min);
+    source.1
+}
+
+#[test]
+fn after_a_sync_there_is_no_hurry_until_the_next_one_may_run() {
+    let begun = clock();
+    let [(now, until)] = rests(RestBy::Fixed)[..] else {
+        panic!("once, by the first sync");
+    };
+    assert!(begun <= now && until >= begun + Duration::from_hours(1));
+}
+
+#[test]
+fn after_a_cheap_sync_the_rest_is_short() {
+    let (now, until) = rests(RestBy::Cost)[0];
+    // It would take three minutes of work to make it an hour.
+    assert!(until < now + Duration::from_hours(1));
 }
 
 /// There is always a next input, until something was programmed.

@@ -22,9 +22,11 @@ mod capability;
 mod client;
 mod endpoints;
 mod failure;
+mod format;
 mod frames;
 mod intake;
 mod pace;
+mod protobuf;
 mod proxy;
 mod recorder;
 mod reflector;
@@ -35,6 +37,7 @@ pub mod tests;
 
 pub use self::access::Access;
 pub use self::client::{Api, Observer};
+pub use self::format::Format;
 pub use self::pace::{Rest, Timings};
 pub use self::recorder::{Recorder, Regarding, Report, Severity};
 
@@ -45,6 +48,8 @@ pub struct Settings {
     pub node_name: String,
     /// Ask for lists as streams first (feature gate `WatchListClient`).
     pub streaming_lists: bool,
+    /// How to have objects written, where the server can.
+    pub format: Format,
     /// Timeouts and delays.
     pub timings: Timings,
     /// When there is no hurry.

@@ -8,6 +8,7 @@ use super::value::{
     VersionFlag,
 };
 use crate::config::go::{GoDuration, Quantity};
+use crate::sync::RestBy;
 use ferrule_dataplane::userspace::PortalsBy;
 
 /// One declared flag.
@@ -99,7 +100,12 @@ const fn short(name: &str) -> Option<char> {
 const fn is_own(name: &str) -> bool {
     matches!(
         name.as_bytes(),
-        b"manifests" | b"dry-run" | b"userspace-portals" | b"proxy-port-range" | b"udp-timeout"
+        b"manifests"
+            | b"dry-run"
+            | b"sync-pace"
+            | b"userspace-portals"
+            | b"proxy-port-range"
+            | b"udp-timeout"
     )
 }
 
@@ -284,4 +290,7 @@ flags! {
         "Read the cluster from this file or folder of YAML or JSON instead of an API server.";
     "dry-run", dry_run: bool = false, Always,
         "Run without writing to the kernel.";
+    "sync-pace", sync_pace: RestBy = RestBy::Cost, Always,
+        "How long to rest after a sync: cost for 20 times what it took, at least 5ms and at most \
+         minSyncPeriod; fixed for minSyncPeriod, as in kube-proxy.";
 }

@@ -298,6 +298,7 @@ fn our_own_flags_stand_under_their_own_heading() {
     assert!(own.contains("--manifests string") && own.contains("--dry-run"));
     assert!(!common.contains("--manifests"));
     assert_eq!(flags(&["--manifests", "x"]).manifests.value, "x");
+    assert!(own.contains("--sync-pace SyncPace") && own.contains("(default cost)"));
 }
 
 #[test]

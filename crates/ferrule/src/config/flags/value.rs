@@ -12,6 +12,7 @@ use crate::config::go::{
     quote, split_host_port,
 };
 use crate::config::v1alpha1::VModuleItem;
+use crate::sync::RestBy;
 use crate::version::KUBERNETES as KUBERNETES_VERSION;
 
 /// A flag's value, and whether the command line gave it.
@@ -215,6 +216,26 @@ impl Kind for PortalsBy {
             Self::Iptables => "iptables",
         };
         text.to_owned()
+    }
+}
+
+impl Kind for RestBy {
+    const WORD: &'static str = "SyncPace";
+
+    fn assign(&mut self, text: &str, _: bool) -> Result<(), String> {
+        *self = match text {
+            "cost" => Self::Cost,
+            "fixed" => Self::Fixed,
+            other => return Err(format!("{} is neither cost nor fixed", quote(other))),
+        };
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Cost => "cost".to_owned(),
+            Self::Fixed => "fixed".to_owned(),
+        }
     }
 }
 

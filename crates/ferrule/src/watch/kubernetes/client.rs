@@ -21,6 +21,7 @@ use tower::{BoxError, ServiceExt as _};
 
 use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
+use super::format::Format;
 use super::proxy::Proxy;
 use super::{frames, route};
 use crate::version::KUBERNETES;
@@ -123,10 +124,18 @@ impl Api {
         &*self.shared.observer
     }
 
-    /// The body of the answer to a GET, once it begins.
-    pub(super) async fn get(&self, path: &str, limit: Duration) -> Result<Body, Failure> {
-        let response = self.send(Method::GET, path, Vec::new(), limit).await?;
-        Ok(response.into_body())
+    /// The body of the answer to a GET, once it begins, and what it is in.
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        wanted: Format,
+        limit: Duration,
+    ) -> Result<(Format, Body), Failure> {
+        let response = self
+            .send(Method::GET, path, wanted, Vec::new(), limit)
+            .await?;
+        let (parts, body) = response.into_parts();
+        Ok((Format::of(&parts.headers), body))
     }
 
     /// Creates an object.
@@ -136,7 +145,8 @@ impl Api {
         json: Vec<u8>,
         limit: Duration,
     ) -> Result<(), Failure> {
-        self.send(Method::POST, path, json, limit).await?;
+        self.send(Method::POST, path, Format::Json, json, limit)
+            .await?;
         Ok(())
     }
 
@@ -144,6 +154,7 @@ impl Api {
         &self,
         method: Method,
         path: &str,
+        wanted: Format,
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Response<Body>, Failure> {
@@ -152,7 +163,7 @@ impl Api {
             (link.client.clone(), token)
         });
         let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
-        let request = request(&method, path, token, body).map_err(unsendable)?;
+        let request = request(&method, path, wanted, token, body).map_err(unsendable)?;
         let began = Instant::now();
         let answer = timeout(limit, client.send(request)).await;
         let code = match &answer {
@@ -269,13 +280,14 @@ fn client(mut config: Config, proxy: Option<&Proxy>) -> Result<kube::Client, kub
 fn request(
     method: &Method,
     path: &str,
+    wanted: Format,
     token: Option<HeaderValue>,
     body: Vec<u8>,
 ) -> http::Result<Request<Body>> {
     let mut builder = Request::builder()
         .method(method)
         .uri(path)
-        .header(ACCEPT, "application/json");
+        .header(ACCEPT, wanted.accept());
     if !body.is_empty() {
         builder = builder.header(CONTENT_TYPE, "application/json");
     }

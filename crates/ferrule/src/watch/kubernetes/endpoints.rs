@@ -19,35 +19,37 @@ use crate::watch::{api, convert};
 pub struct Endpoints {
     pub metadata: api::Metadata,
     #[serde(deserialize_with = "api::list")]
-    subsets: Vec<Subset>,
+    pub subsets: Vec<Subset>,
 }
 
 /// Addresses that share their ports.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Subset {
+pub struct Subset {
     #[serde(deserialize_with = "api::list")]
-    addresses: Vec<Address>,
+    pub addresses: Vec<Address>,
     #[serde(deserialize_with = "api::list")]
-    not_ready_addresses: Vec<Address>,
+    pub not_ready_addresses: Vec<Address>,
     #[serde(deserialize_with = "api::list")]
-    ports: Vec<Port>,
+    pub ports: Vec<Port>,
 }
 
+/// One address, and the Node it is on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Address {
-    ip: String,
-    node_name: Option<String>,
+pub struct Address {
+    pub ip: String,
+    pub node_name: Option<String>,
 }
 
+/// One port.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Port {
-    name: Option<String>,
-    protocol: Option<String>,
+pub struct Port {
+    pub name: Option<String>,
+    pub protocol: Option<String>,
     #[serde(rename = "port")]
-    number: Option<i64>,
+    pub number: Option<i64>,
 }
 
 /// Remembers which objects became more than one slice, so that none of them is left behind.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::protobuf;
 use super::resource::Resource;
 use super::route::ProxyFailure;
 
@@ -46,12 +47,12 @@ pub enum Failure {
     Garbled {
         what: &'static str,
         #[source]
-        source: Option<serde_json::Error>,
+        source: Option<Cause>,
     },
 }
 
 /// Whatever lies below.
-type Cause = Box<dyn Error + Send + Sync>;
+pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// A `Status` object, as far as it matters.
 #[derive(Debug, Default, Deserialize)]
@@ -60,26 +61,33 @@ pub struct Refusal {
     pub code: u16,
     pub reason: String,
     pub message: String,
-    details: Option<Details>,
+    pub details: Option<Details>,
 }
 
+/// Its `details`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Details {
-    causes: Vec<Detail>,
-    retry_after_seconds: u64,
+pub struct Details {
+    pub causes: Vec<Detail>,
+    pub retry_after_seconds: u64,
 }
 
+/// One of its `causes`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Detail {
-    reason: String,
+pub struct Detail {
+    pub reason: String,
 }
 
 impl Refusal {
     /// The refusal in the body of an answer with this code, which may be no `Status` at all.
     pub fn read(code: u16, retry_after: Option<u64>, body: &[u8]) -> Self {
-        let mut refusal: Self = serde_json::from_slice(body).unwrap_or_else(|_| Self {
+        let status = if protobuf::is_message(body) {
+            protobuf::open(body).and_then(protobuf::refusal).ok()
+        } else {
+            serde_json::from_slice(body).ok()
+        };
+        let mut refusal = status.unwrap_or_else(|| Self {
             message: first_line(body),
             ..Self::default()
         });

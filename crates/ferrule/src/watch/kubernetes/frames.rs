@@ -1,4 +1,4 @@
-//! The body of an answer, cut into its events or its objects while it arrives.
+//! The body of an answer in JSON, cut into its events or its objects while it arrives.
 //!
 //! In: bytes in pieces of any size. Out: [`Lines`] of a watch, or the [`Items`] of a list, one by
 //! one. A list of all Services of a large cluster is many megabytes; it never exists here as a
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::failure::Failure;
 
 /// No object is longer: storage refuses to keep anything near this size.
-const MOST_BYTES: usize = 32 << 20;
+pub const MOST_BYTES: usize = 32 << 20;
 
 /// The next piece of a body, `None` at its end.
 pub async fn next(body: &mut Body, limit: Duration) -> Result<Option<Bytes>, Failure> {
@@ -178,7 +178,8 @@ impl Items {
     }
 }
 
-fn garbled(what: &'static str) -> Failure {
+/// The answer is not what it should be.
+pub fn garbled(what: &'static str) -> Failure {
     Failure::Garbled { what, source: None }
 }
 

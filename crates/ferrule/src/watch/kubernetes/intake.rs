@@ -1,6 +1,6 @@
 //! What the API server says becomes events.
 //!
-//! In: the text of one event of a watch, or of one object of a list. Out: core [`Event`]s in a
+//! In: one event of a watch, or one object of a list, in JSON or protobuf. Out: core [`Event`]s in a
 //! batch, and how far the server's history has come. Nothing of an object is kept here.
 
 use ferrule_core::issue::{Issue, Kind, Severity};
@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::endpoints::{Endpoints, Parts};
-use super::failure::{Failure, Refusal};
+use super::failure::{Cause, Failure, Refusal};
+use super::format::Format;
+use super::protobuf::{self, Damage, Message, WatchEvent};
 use crate::watch::{api, convert};
 
 /// Which shape objects of a kind arrive in.
@@ -21,10 +23,10 @@ pub enum Shape {
     Endpoints,
 }
 
-/// What a line of a watch says besides its objects.
+/// What an event of a watch says besides its object.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The history has come so far; empty if the line does not say.
+    /// The history has come so far; empty if the event does not say.
     Version(String),
     /// The same, said at regular intervals and not by an object.
     Bookmark(String),
@@ -70,15 +72,23 @@ struct Identity {
     metadata: Names,
 }
 
-#[derive(Default, Deserialize)]
+/// The names within.
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Names {
-    name: String,
-    namespace: String,
-    resource_version: String,
+pub struct Names {
+    pub name: String,
+    pub namespace: String,
+    pub resource_version: String,
 }
 
 impl Identity {
+    /// Who an object in protobuf is.
+    fn of(message: &[u8]) -> Self {
+        Self {
+            metadata: protobuf::names(message),
+        }
+    }
+
     /// The names as metadata, if there are any.
     fn named(self) -> Result<api::Metadata, Failure> {
         let metadata = api::Metadata {
@@ -103,13 +113,16 @@ pub struct ListMetadata {
 }
 
 impl ListMetadata {
-    /// Reads what is around the objects of a list.
-    pub fn read(list: &[u8]) -> Result<Self, Failure> {
+    /// Reads what is around the objects of a list; in protobuf, the metadata itself.
+    pub fn read(format: Format, list: &[u8]) -> Result<Self, Failure> {
         #[derive(Deserialize)]
         struct List {
             metadata: ListMetadata,
         }
-        let List { metadata } = decode(list)?;
+        let metadata = match format {
+            Format::Json => decode::<List>(list)?.metadata,
+            Format::Protobuf => protobuf::list_metadata(list).map_err(no_list)?,
+        };
         if metadata.resource_version.is_empty() {
             return Err(no_version());
         }
@@ -154,19 +167,23 @@ impl Intake {
         std::mem::take(&mut self.events)
     }
 
-    /// Takes in one line of a watch.
-    pub fn line(&mut self, text: &[u8]) -> Result<Progress, Failure> {
-        match self.shape {
-            Shape::Own => self.line_of::<api::Object>(text),
-            Shape::Endpoints => self.line_of::<Endpoints>(text),
+    /// Takes in one event of a watch.
+    pub fn event(&mut self, format: Format, event: &[u8]) -> Result<Progress, Failure> {
+        match (format, self.shape) {
+            (Format::Json, Shape::Own) => self.line_of::<api::Object>(event),
+            (Format::Json, Shape::Endpoints) => self.line_of::<Endpoints>(event),
+            (Format::Protobuf, Shape::Own) => self.frame_of::<api::Object>(event),
+            (Format::Protobuf, Shape::Endpoints) => self.frame_of::<Endpoints>(event),
         }
     }
 
     /// Takes in one object of a list.
-    pub fn item(&mut self, text: &[u8]) -> Result<(), Failure> {
-        match self.shape {
-            Shape::Own => self.item_of::<api::Object>(text),
-            Shape::Endpoints => self.item_of::<Endpoints>(text),
+    pub fn item(&mut self, format: Format, object: &[u8]) -> Result<(), Failure> {
+        match (format, self.shape) {
+            (Format::Json, Shape::Own) => self.item_of::<api::Object>(object),
+            (Format::Json, Shape::Endpoints) => self.item_of::<Endpoints>(object),
+            (Format::Protobuf, Shape::Own) => self.message_of::<api::Object>(object).map(drop),
+            (Format::Protobuf, Shape::Endpoints) => self.message_of::<Endpoints>(object).map(drop),
         }
     }
 
@@ -176,12 +193,7 @@ impl Intake {
             Err(error) => return self.poor_line(text, error),
         };
         match line {
-            Line::Put(mut object) => {
-                named(object.metadata())?;
-                let version = std::mem::take(&mut object.metadata().resource_version);
-                object.put(self);
-                Ok(Progress::Version(version))
-            }
+            Line::Put(object) => self.put(object).map(Progress::Version),
             Line::Gone(mut object) => {
                 let metadata = std::mem::take(object.metadata());
                 named(&metadata)?;
@@ -198,16 +210,57 @@ impl Intake {
 
     fn item_of<T: Arrived>(&mut self, text: &[u8]) -> Result<(), Failure> {
         match serde_json::from_slice::<T>(text) {
-            Ok(mut object) => {
-                named(object.metadata())?;
-                object.put(self);
-            }
+            Ok(object) => _ = self.put(object)?,
             Err(error) => {
                 let metadata = decode::<Identity>(text)?.named()?;
                 self.undecodable(&metadata, &error);
             }
         }
         Ok(())
+    }
+
+    /// The same as [`Intake::line_of`], for an event in protobuf.
+    fn frame_of<T: Arrived>(&mut self, frame: &[u8]) -> Result<Progress, Failure> {
+        let WatchEvent { kind, object } = WatchEvent::read(frame).map_err(no_event)?;
+        match kind {
+            b"ADDED" | b"MODIFIED" => self.message_of::<T>(object).map(Progress::Version),
+            b"DELETED" => {
+                let metadata = Identity::of(object).named()?;
+                self.gone(&metadata);
+                Ok(Progress::Version(metadata.resource_version))
+            }
+            b"BOOKMARK" => progress_of(Nameplate {
+                metadata: protobuf::metadata(object).map_err(no_event)?,
+            }),
+            b"ERROR" => Err(Failure::Refused {
+                refusal: protobuf::refusal(object).map_err(no_event)?,
+                inside: true,
+            }),
+            _ => Err(Failure::Garbled {
+                what: "an event of a watch has an unknown type",
+                source: None,
+            }),
+        }
+    }
+
+    /// Takes in one object in protobuf. Returns its version.
+    fn message_of<T: Arrived>(&mut self, message: &[u8]) -> Result<String, Failure> {
+        match T::read(self.kind, message) {
+            Ok(object) => self.put(object),
+            Err(damage) => {
+                let metadata = Identity::of(message).named()?;
+                self.undecodable(&metadata, &damage);
+                Ok(metadata.resource_version)
+            }
+        }
+    }
+
+    /// Takes in an object. Returns its version.
+    fn put<T: Arrived>(&mut self, mut object: T) -> Result<String, Failure> {
+        named(object.metadata())?;
+        let version = std::mem::take(&mut object.metadata().resource_version);
+        object.put(self);
+        Ok(version)
     }
 
     /// A line of which perhaps only the object makes no sense: it harms only itself then.
@@ -225,7 +278,7 @@ impl Intake {
             }
             _ => Err(Failure::Garbled {
                 what: "an event of a watch cannot be decoded",
-                source: Some(error),
+                source: Some(error.into()),
             }),
         }
     }
@@ -241,7 +294,7 @@ impl Intake {
     }
 
     /// The object exists, so what was known of it stays until it can be read again or is deleted.
-    fn undecodable(&mut self, metadata: &api::Metadata, error: &serde_json::Error) {
+    fn undecodable(&mut self, metadata: &api::Metadata, error: &dyn std::error::Error) {
         let key = convert::key(self.kind, metadata);
         let message = format!(
             "the object cannot be decoded ({error}); its last valid state, if there is one, stays \
@@ -294,13 +347,29 @@ fn no_version() -> Failure {
 
 fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(text).map_err(|error| Failure::Garbled {
-        what: "a list cannot be decoded",
-        source: Some(error),
+        what: LIST,
+        source: Some(error.into()),
     })
 }
 
+const LIST: &str = "a list cannot be decoded";
+
+fn no_list(damage: Damage) -> Failure {
+    Failure::Garbled {
+        what: LIST,
+        source: Some(Cause::from(damage)),
+    }
+}
+
+fn no_event(damage: Damage) -> Failure {
+    Failure::Garbled {
+        what: "an event of a watch cannot be decoded",
+        source: Some(Cause::from(damage)),
+    }
+}
+
 /// An object in one of the shapes it may arrive in.
-trait Arrived: DeserializeOwned {
+trait Arrived: DeserializeOwned + Message {
     fn metadata(&mut self) -> &mut api::Metadata;
     fn put(self, intake: &mut Intake);
 }
@@ -360,7 +429,7 @@ mod tests {
         let mut intake = services();
         let mut progress = |kind: &str| {
             let line = format!(r#"{{"type":"{kind}","object":{}}}"#, service("a"));
-            intake.line(line.as_bytes()).unwrap()
+            intake.event(Format::Json, line.as_bytes()).unwrap()
         };
         for kind in ["ADDED", "MODIFIED", "DELETED"] {
             assert_eq!(progress(kind), Progress::Version("41".to_owned()));
@@ -381,7 +450,7 @@ mod tests {
         let mut intake = services();
         let line = format!(r#"{{"object":{},"type":"ADDED"}}"#, service("a"));
         assert_eq!(
-            intake.line(line.as_bytes()).unwrap(),
+            intake.event(Format::Json, line.as_bytes()).unwrap(),
             Progress::Version("41".to_owned())
         );
         assert_eq!(words(intake.take()), ["put Service default/a"]);
@@ -393,7 +462,7 @@ mod tests {
             let line = format!(
                 r#"{{"type":"BOOKMARK","object":{{"kind":"Service","apiVersion":"v1","metadata":{{"resourceVersion":"9","creationTimestamp":null,"annotations":{{"k8s.io/initial-events-end":"{value}"}}}},"spec":{{}},"status":{{"loadBalancer":{{}}}}}}}}"#
             );
-            services().line(line.as_bytes()).unwrap()
+            services().event(Format::Json, line.as_bytes()).unwrap()
         };
         assert_eq!(progress("true"), Progress::ListEnds("9".to_owned()));
         assert_eq!(progress("false"), Progress::Bookmark("9".to_owned()));
@@ -402,7 +471,7 @@ mod tests {
     #[test]
     fn an_error_inside_a_watch_is_a_refusal() {
         let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 1 (5)","reason":"Expired","code":410}}"#;
-        let failure = services().line(line).unwrap_err();
+        let failure = services().event(Format::Json, line).unwrap_err();
         assert!(failure.is_expired());
         assert!(matches!(failure, Failure::Refused { inside: true, .. }));
     }
@@ -416,7 +485,7 @@ mod tests {
             )
         };
         for kind in ["MODIFIED", "DELETED"] {
-            let progress = intake.line(bad(kind).as_bytes()).unwrap();
+            let progress = intake.event(Format::Json, bad(kind).as_bytes()).unwrap();
             assert_eq!(progress, Progress::Version("7".to_owned()));
         }
         for item in [
@@ -424,7 +493,7 @@ mod tests {
             // Even where the metadata makes no sense, as long as there is a name.
             r#"{"metadata":{"namespace":"default","name":"c","labels":7}}"#,
         ] {
-            intake.item(item.as_bytes()).unwrap();
+            intake.item(Format::Json, item.as_bytes()).unwrap();
         }
         let words = words(intake.take());
         assert!(words[0].starts_with("kept Service default/b, the object cannot be decoded"));
@@ -443,7 +512,7 @@ mod tests {
         // The first list that tries to replace the good one breaks off.
         for item in [good, bad, bad] {
             intake.begin_list(Shape::Endpoints);
-            intake.item(item.as_bytes()).unwrap();
+            intake.item(Format::Json, item.as_bytes()).unwrap();
         }
         intake.end_list();
         let slices = |tracker: &Tracker| {
@@ -454,7 +523,7 @@ mod tests {
             tracker.on(event);
         }
         assert_eq!((slices(&tracker), tracker.issues().count()), (2, 1));
-        intake.line(gone.as_bytes()).unwrap();
+        intake.event(Format::Json, gone.as_bytes()).unwrap();
         for event in intake.take() {
             tracker.on(event);
         }
@@ -472,12 +541,12 @@ mod tests {
             r#"{"type":"ADDED","object":{"metadata":[]}}"#,
             r#"{"type":"ADDED","object":{"meta"#,
         ] {
-            let failure = services().line(text.as_bytes()).unwrap_err();
+            let failure = services().event(Format::Json, text.as_bytes()).unwrap_err();
             assert!(matches!(failure, Failure::Garbled { .. }), "{text}");
         }
-        assert!(services().item(b"[]").is_err());
-        assert!(ListMetadata::read(br#"{"metadata":{}}"#).is_err());
-        assert!(ListMetadata::read(b"{}").is_err());
+        assert!(services().item(Format::Json, b"[]").is_err());
+        assert!(ListMetadata::read(Format::Json, br#"{"metadata":{}}"#).is_err());
+        assert!(ListMetadata::read(Format::Json, b"{}").is_err());
     }
 
     #[test]
@@ -485,7 +554,7 @@ mod tests {
         let mut intake = Intake::new(Kind::Node, "here");
         for name in ["here", "elsewhere"] {
             let line = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{name}"}}}}}}"#);
-            intake.line(line.as_bytes()).unwrap();
+            intake.event(Format::Json, line.as_bytes()).unwrap();
         }
         assert_eq!(words(intake.take()), ["put Node here"]);
     }

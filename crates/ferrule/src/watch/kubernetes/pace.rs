@@ -70,26 +70,41 @@ impl Default for Timings {
 /// Where changes come all the time, listening to each as it comes is most of their cost. What comes
 /// while nobody acts on it can be received together.
 #[derive(Clone, Debug, Default)]
-pub struct Rest(Arc<Mutex<Option<Instant>>>);
+pub struct Rest(Arc<Mutex<Option<Asleep>>>);
+
+/// When nobody acts on news.
+#[derive(Clone, Copy, Debug)]
+struct Asleep {
+    until: Instant,
+    /// So long before that we listen again, so that all is received by then.
+    awake: Duration,
+}
 
 /// The longest pause: not everything rests at the same time, and what is not received piles up at
 /// the other end.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// So long before the end of the rest we listen again, so that all is received by then.
+/// The most time to receive what came during a rest, before it ends.
 const AWAKE: Duration = Duration::from_millis(50);
 
+/// Of a rest shorter than four times that, this part.
+const AWAKE_PART: u32 = 4;
+
 impl Rest {
-    /// Nobody acts before this.
-    pub fn until(&self, end: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    /// From `now` on nobody acts before `until`.
+    pub fn until(&self, now: Instant, until: Instant) {
+        let part = until.saturating_duration_since(now) / AWAKE_PART;
+        let awake = part.min(AWAKE);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Asleep { until, awake });
     }
 
     /// How long not to listen.
     pub fn pause(&self, now: Instant) -> Duration {
-        let end = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
-        left.saturating_sub(AWAKE).min(LONGEST_PAUSE)
+        let asleep = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        asleep.map_or(Duration::ZERO, |Asleep { until, awake }| {
+            let left = until.saturating_duration_since(now);
+            left.saturating_sub(awake).min(LONGEST_PAUSE)
+        })
     }
 }
 
@@ -263,9 +278,11 @@ mod tests {
     fn news_is_received_together_while_nobody_acts_on_it() {
         let (rest, now) = (Rest::default(), Instant::now());
         assert_eq!(rest.pause(now), Duration::ZERO, "nobody rests");
-        rest.clone().until(now + Duration::from_secs(1));
+        rest.clone().until(now, now + Duration::from_secs(1));
         let pause = |after| rest.pause(now + Duration::from_millis(after)).as_millis();
         assert_eq!([0, 749, 800, 950, 2000].map(pause), [200, 200, 150, 0, 0]);
+        rest.until(now, now + Duration::from_millis(8));
+        assert_eq!([0, 3, 6, 8, 9].map(pause), [6, 3, 0, 0, 0], "a short rest");
     }
 
     #[test]

@@ -21,7 +21,8 @@ use super::Settings;
 use super::capability::Capability;
 use super::client::Api;
 use super::failure::Failure;
-use super::frames::{self, Items, Lines};
+use super::format::{Events, Format, Objects};
+use super::frames;
 use super::intake::{Intake, ListMetadata, Progress, Shape};
 use super::pace::{Absence, Backoff, LogThrottle, Random};
 use super::resource::{ENDPOINTS, Part, Resource, Selection, Version};
@@ -156,12 +157,13 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn ask_and_follow(&mut self, path: &str, seconds: u64) -> Result<(), Failure> {
         let began = Instant::now();
-        let mut body = self.api.get(path, self.settings.timings.answer).await?;
+        let (wanted, limit) = (self.settings.format, self.settings.timings.answer);
+        let (format, mut body) = self.api.get(path, wanted, limit).await?;
         match self.next {
             Next::List => self.begin_list(),
             Next::Watch => self.log_recovery(),
         }
-        let lines = self.follow(&mut body, seconds).await;
+        let lines = self.follow(format, &mut body, seconds).await;
         let observer = self.api.observer();
         observer.watch_ended(self.resource.name, lines.is_ok());
         let lines = lines?;
@@ -175,12 +177,17 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         Ok(())
     }
 
-    /// Reads a watch to its end. Returns how many lines it had.
-    async fn follow(&mut self, body: &mut Body, seconds: u64) -> Result<u64, Failure> {
+    /// Reads a watch to its end. Returns how many events it had.
+    async fn follow(
+        &mut self,
+        format: Format,
+        body: &mut Body,
+        seconds: u64,
+    ) -> Result<u64, Failure> {
         let timings = &self.settings.timings;
         let silence = Duration::from_secs(seconds) + timings.slack;
         let (pause, bookmarks) = (timings.answer, timings.bookmarks);
-        let mut lines = Lines::default();
+        let mut events = Events::of(format);
         let mut count = 0;
         let mut bookmarked = false;
         loop {
@@ -193,10 +200,10 @@ impl<M: From<Vec<Event>>> Reflector<M> {
             let Some(piece) = frames::next(body, limit).await? else {
                 break;
             };
-            lines.feed(&piece)?;
-            while let Some(line) = lines.pop() {
+            events.feed(&piece)?;
+            while let Some(event) = events.pop()? {
                 count += 1;
-                bookmarked |= self.take_in(&line)?;
+                bookmarked |= self.take_in(format, &event)?;
                 if self.intake.len() >= BATCH {
                     self.deliver().await;
                 }
@@ -209,15 +216,15 @@ impl<M: From<Vec<Event>>> Reflector<M> {
                 }
             }
         }
-        if lines.is_inside() {
+        if events.is_inside() {
             return Err(Failure::Incomplete);
         }
         Ok(count)
     }
 
-    /// Takes in one line of a watch. Returns whether it is a bookmark, of which more will come.
-    fn take_in(&mut self, line: &[u8]) -> Result<bool, Failure> {
-        let progress = self.intake.line(line)?;
+    /// Takes in one event of a watch. Returns whether it is a bookmark, of which more will come.
+    fn take_in(&mut self, format: Format, event: &[u8]) -> Result<bool, Failure> {
+        let progress = self.intake.event(format, event)?;
         let is_bookmark = matches!(progress, Progress::Bookmark(_));
         match progress {
             Progress::ListEnds(version) if self.next == Next::List => self.end_list(version),
@@ -258,21 +265,21 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn page(&mut self, path: &str, first: bool) -> Result<ListMetadata, Failure> {
         let limit = self.settings.timings.answer;
-        let mut body = self.api.get(path, limit).await?;
+        let (format, mut body) = self.api.get(path, self.settings.format, limit).await?;
         if first {
             self.begin_list();
         }
-        let mut items = Items::default();
+        let mut objects = Objects::of(format);
         while let Some(piece) = frames::next(&mut body, limit).await? {
             // Small steps, so that no batch grows with what the network delivers at once.
             for step in piece.chunks(STEP) {
-                items.feed(step, |item| self.intake.item(item))?;
+                objects.feed(step, |object| self.intake.item(format, object))?;
                 if self.intake.len() >= BATCH {
                     self.deliver().await;
                 }
             }
         }
-        ListMetadata::read(&items.finish()?)
+        ListMetadata::read(format, &objects.finish()?)
     }
 
     fn begin_list(&mut self) {
@@ -504,7 +511,9 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         }
         let slices = Resource::of(self.kind);
         let limit = self.settings.timings.answer;
-        if self.api.get(&slices.probe(), limit).await.is_ok() {
+        let probe = slices.probe();
+        let answer = self.api.get(&probe, self.settings.format, limit);
+        if answer.await.is_ok() {
             tracing::info!(
                 resource = slices.name,
                 "The API server offers EndpointSlices; using them instead of core Endpoints"

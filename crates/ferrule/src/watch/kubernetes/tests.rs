@@ -53,6 +53,7 @@ fn settings() -> Settings {
     Settings {
         node_name: "here".to_owned(),
         streaming_lists: true,
+        format: Format::Protobuf,
         timings: quick(),
         rest: Rest::default(),
     }

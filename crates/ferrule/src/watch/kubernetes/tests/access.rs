@@ -70,7 +70,7 @@ pub fn api_of(folder: &Path, server: &Server, user: &str) -> Api {
 /// One request, as the server saw it.
 async fn ask(api: &Api, server: &Server) -> Seen {
     let before = server.seen(SERVICES).len();
-    _ = api.get(SERVICES, LONG).await;
+    _ = api.get(SERVICES, Format::Protobuf, LONG).await;
     server.seen(SERVICES).remove(before)
 }
 
@@ -334,7 +334,7 @@ fn a_server_that_does_not_speak_tls_is_recognised() {
             ..Access::default()
         };
         let api = Api::open_in(nowhere(), access, Arc::new(())).unwrap();
-        let failure = api.get(SERVICES, LONG).await.unwrap_err();
+        let failure = api.get(SERVICES, Format::Protobuf, LONG).await.unwrap_err();
         let advice = failure.advice(super::super::resource::Resource::of(Kind::Service), "h");
         assert!(
             advice

@@ -29,6 +29,8 @@ fn twenty_thousand_objects_arrive() {
         for streaming_lists in [true, false] {
             let settings = Settings {
                 streaming_lists,
+                // The server of these tests takes its time to write protobuf.
+                format: Format::Json,
                 ..settings()
             };
             let mut consumer = Consumer::with(&api(&server), settings);

@@ -95,6 +95,13 @@ fn the_tracker_follows_the_server(seed: u64) {
         settings.timings.watch_seconds = 0..1;
         settings.timings.slack = Duration::from_millis(100);
         settings.streaming_lists = !seed.is_multiple_of(4);
+        if seed.is_multiple_of(2) {
+            settings.format = Format::Json;
+        }
+        // A server may answer in JSON though protobuf was asked for.
+        if seed.is_multiple_of(5) {
+            server.speak(Format::Json);
+        }
         let mut consumer = Consumer::with(&api(&server), settings);
         for _ in 0..STEPS {
             match below(&mut random, 10) {

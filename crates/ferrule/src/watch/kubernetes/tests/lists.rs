@@ -97,7 +97,10 @@ fn core_053_requests_select_what_a_node_proxy_needs() {
                     .filter(|parameter| parameter.contains("Selector="))
                     .collect();
                 assert_eq!(selectors_seen.join("&"), selectors, "{:?}", seen.ask);
-                assert_eq!(seen.header("accept"), "application/json");
+                assert_eq!(
+                    seen.header("accept"),
+                    "application/vnd.kubernetes.protobuf, application/json;q=0.9"
+                );
             }
             assert_eq!(watch.parameter("allowWatchBookmarks").unwrap(), "true");
         }

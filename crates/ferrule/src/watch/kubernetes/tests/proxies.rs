@@ -193,7 +193,7 @@ fn a_tls_connection_is_tunnelled_through_connect() {
             "10.0.0.0/8",
         );
         let api = api_at(pod, &format!("https://{TARGET}"));
-        let failure = api.get(SERVICES, LONG).await.unwrap_err();
+        let failure = api.get(SERVICES, Format::Protobuf, LONG).await.unwrap_err();
         let asked = proxy.asked();
         let request = format!("CONNECT {TARGET} HTTP/1.1\r\nHost: {TARGET}\r\n");
         assert!(asked[0].starts_with(&request), "{asked:?}");
@@ -303,7 +303,7 @@ fn a_proxy_that_refuses_is_named() {
         let named = format!("proxy http://{} (HTTPS_PROXY)", proxy.address);
         let pod = environment(&format!("http://{}", proxy.address), "", "");
         let api = api_at(pod, &format!("https://{TARGET}"));
-        let failure = api.get(SERVICES, LONG).await.unwrap_err();
+        let failure = api.get(SERVICES, Format::Protobuf, LONG).await.unwrap_err();
         assert!(failure.whole().contains(&named), "{}", failure.whole());
         let resource = super::super::resource::Resource::of(Kind::Service);
         let advice = failure.advice(resource, TARGET).unwrap();

@@ -25,6 +25,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use super::super::format::Format;
+use super::super::protobuf::{MEDIA_TYPE, testing};
 use super::LONG;
 
 pub const SERVICES: &str = "/api/v1/services";
@@ -115,6 +117,8 @@ struct State {
     missing: BTreeSet<&'static str>,
     /// Whether "too old" is an answer or an event.
     expired_as_answer: bool,
+    /// The best it can answer in.
+    format: Format,
     faults: Vec<(&'static str, Ask, Fault)>,
     seen: Vec<Seen>,
 }
@@ -155,6 +159,7 @@ impl Server {
                 selects_services: true,
                 missing: BTreeSet::new(),
                 expired_as_answer: false,
+                format: Format::Protobuf,
                 faults: Vec::new(),
                 seen: Vec::new(),
             }),
@@ -279,6 +284,11 @@ impl Server {
 
     pub fn say_expired_as_answer(&self, answer: bool) {
         self.with(|state| state.expired_as_answer = answer);
+    }
+
+    /// From now on the best it can answer in.
+    pub fn speak(&self, format: Format) {
+        self.with(|state| state.format = format);
     }
 
     pub fn do_not_offer(&self, path: &'static str) {
@@ -528,25 +538,33 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
     };
     let released = shared.released.notified();
     shared.changed.notify_waiters();
-    let right = || shared.state.lock().unwrap().answer(&seen);
+    let accept = seen.header("accept");
+    let format = shared.state.lock().unwrap().format;
+    let protobuf = accept.starts_with(MEDIA_TYPE) && format == Format::Protobuf;
+    let kind = protobuf.then(|| kind_of(&seen.path));
+    let plain = || shared.state.lock().unwrap().answer(&seen);
+    let right = || encoded(kind, plain());
     let answer = match fault {
         None => right(),
-        Some(Fault::Status(code, reason)) => status(code, reason, &format!("because of {reason}")),
+        Some(Fault::Status(code, reason)) => {
+            encoded(kind, status(code, reason, &format!("because of {reason}")))
+        }
         Some(Fault::Busy(code, seconds)) => {
-            let mut answer = status(code, "TooManyRequests", "busy");
+            let mut answer = encoded(kind, status(code, "TooManyRequests", "busy"));
             let headers = answer.headers_mut();
             headers.insert("retry-after", seconds.into());
             answer
         }
         Some(Fault::Page(code, text)) => page(code, text),
-        Some(Fault::ErrorEvent(code, reason)) => error_event(code, reason, "inside"),
+        Some(Fault::ErrorEvent(code, reason)) => encoded(kind, error_event(code, reason, "inside")),
         Some(Fault::EventAndError(code, reason)) => {
-            let (parts, mut body) = right().into_parts();
+            let (parts, mut body) = plain().into_parts();
             let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
             let error = line("ERROR", &failure(code, reason, "inside"));
-            Response::from_parts(parts, bytes([first, error].concat().into()))
+            let both = bytes([first, error].concat().into());
+            encoded(kind, Response::from_parts(parts, both))
         }
-        Some(Fault::Half) => half(right()).await,
+        Some(Fault::Half) => half(kind, right()).await,
         Some(Fault::Silent) => {
             let (sender, answer) = streaming();
             let mut state = shared.state.lock().unwrap();
@@ -570,12 +588,15 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
 }
 
 /// The first part of an answer, and then a broken connection.
-async fn half(answer: Answer) -> Answer {
+async fn half(kind: Option<&str>, answer: Answer) -> Answer {
     let (parts, mut body) = answer.into_parts();
-    let first = match timeout(Duration::from_millis(5), body.frame()).await {
-        Ok(Some(Ok(frame))) => frame.into_data().unwrap(),
+    let begun = timeout(Duration::from_millis(5), body.frame()).await;
+    let first = if let Ok(Some(Ok(frame))) = begun {
+        frame.into_data().unwrap()
+    } else {
         // A watch with nothing to tell; begin with something that looks like an event.
-        _ => line("ADDED", &json!({"metadata": {"name": "half"}})),
+        let line = line("ADDED", &json!({"metadata": {"name": "half"}}));
+        kind.map_or(line.clone(), |kind| in_protobuf(kind, &line))
     };
     let first = first.slice(..=first.len() / 2);
     let lines = [
@@ -583,6 +604,49 @@ async fn half(answer: Answer) -> Answer {
         Err(io::Error::other("broken on purpose")),
     ];
     Response::from_parts(parts, StreamBody::new(stream::iter(lines)).boxed_unsync())
+}
+
+/// The kind of the objects at a path.
+fn kind_of(path: &str) -> &'static str {
+    match path {
+        SERVICES => "Service",
+        SLICES => "EndpointSlice",
+        ENDPOINTS => "Endpoints",
+        NODES => "Node",
+        CIDRS => "ServiceCIDR",
+        _ => "Status",
+    }
+}
+
+/// The same answer in protobuf, if objects of this kind are wanted so.
+fn encoded(kind: Option<&'static str>, answer: Answer) -> Answer {
+    let Some(kind) = kind else { return answer };
+    let (mut parts, body) = answer.into_parts();
+    let media_type = "application/vnd.kubernetes.protobuf;stream=watch";
+    let headers = &mut parts.headers;
+    headers.insert("content-type", media_type.parse().unwrap());
+    let body = body.map_frame(move |frame| frame.map_data(|data| in_protobuf(kind, &data)));
+    Response::from_parts(parts, body.boxed_unsync())
+}
+
+/// Lines of a watch, or a list, or a `Status`; what is none of them stays as it is.
+fn in_protobuf(kind: &str, text: &[u8]) -> Bytes {
+    let Ok(values) = serde_json::Deserializer::from_slice(text)
+        .into_iter::<Value>()
+        .collect::<Result<Vec<_>, _>>()
+    else {
+        return Bytes::copy_from_slice(text);
+    };
+    let encoded = values.iter().map(|value| {
+        if value["object"].is_object() {
+            testing::frame(kind, value)
+        } else if value["items"].is_array() {
+            testing::list(kind, value)
+        } else {
+            testing::message("Status", value)
+        }
+    });
+    encoded.collect::<Vec<_>>().concat().into()
 }
 
 fn ask(method: &http::Method, query: &str) -> Ask {
