@@ -27,6 +27,8 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// `bindAddress`: overrides the node's address. `None` when unspecified.
     pub bind_address: Option<IpAddr>,
+    /// Exposures list endpoints that receive nothing new: the mode lets their connections end.
+    pub idle_endpoints: bool,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             detect_local: DetectLocal::ClusterCidr(Box::default()),
             node_port_addresses: NodePortAddresses::default(),
             bind_address: None,
+            idle_endpoints: false,
         }
     }
 }

@@ -248,6 +248,7 @@ impl Config {
             detect_local: self.detect_local(),
             node_port_addresses: NodePortAddresses::parse(entries).unwrap_or_default(),
             bind_address: self.bind_ip(),
+            idle_endpoints: self.mode().idle_endpoints,
         }
     }
 }

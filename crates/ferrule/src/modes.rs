@@ -38,6 +38,8 @@ pub struct Mode {
     pub node_port_addresses: &'static [&'static str],
     /// How often everything is compared with the kernel.
     pub audit: Audit,
+    /// It lets connections to endpoints end that must get no new ones, and must know of them.
+    pub idle_endpoints: bool,
     /// Metrics that not every mode has.
     pub metrics: &'static [Group],
     /// Reads a packet counter that its rules feed, by the counter's name in the kernel.
@@ -144,6 +146,7 @@ static IPTABLES: Mode = Mode {
     section: Section::Iptables,
     node_port_addresses: &[],
     audit: Audit::Hourly,
+    idle_endpoints: false,
     metrics: &[Group::Partial, Group::Restore, Group::Iptables],
     packets: Some(iptables::packets),
     open: |config| {
@@ -176,6 +179,7 @@ static NFTABLES: Mode = Mode {
     // Opening every address of the node is a habit that nftables does not take over.
     node_port_addresses: &["primary"],
     audit: Audit::Hourly,
+    idle_endpoints: false,
     metrics: &[Group::Partial, Group::Nftables],
     packets: None,
     open: |config| {
@@ -206,6 +210,7 @@ static IPVS: Mode = Mode {
     section: Section::Ipvs,
     node_port_addresses: &[],
     audit: Audit::EverySyncPeriod,
+    idle_endpoints: true,
     metrics: &[Group::Restore],
     packets: None,
     open: |_| {

@@ -15,6 +15,7 @@ pub static PAPER: Mode = Mode {
     section: Section::Iptables,
     node_port_addresses: &[],
     audit: Audit::EverySyncPeriod,
+    idle_endpoints: false,
     metrics: &[],
     packets: None,
     open: |_| Ok(Box::new(|family| Ok(Box::new(Paper(family))))),
