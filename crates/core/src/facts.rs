@@ -113,6 +113,14 @@ impl NodePortAddresses {
             .map(Self)
     }
 
+    /// Whether NodePorts are to answer on `127.0.0.0/8`. No Node needs to be known: `primary` never
+    /// means a loopback address.
+    pub fn contains_ipv4_loopback(&self) -> bool {
+        let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.select(Family::V4, nowhere)
+            .contains_ipv4_loopback(Family::V4)
+    }
+
     /// What the list means for one family, given the node's own address in it.
     fn select(&self, family: Family, node_ip: IpAddr) -> NodePorts {
         let mut nets = Vec::new();

@@ -18,6 +18,7 @@ pub static PAPER: Mode = Mode {
     idle_endpoints: false,
     metrics: &[],
     packets: None,
+    prepare: |_, _| Ok(()),
     open: |_| Ok(Box::new(|family| Ok(Box::new(Paper(family))))),
     remove: |part| match part {
         Part::Family(family) => Ok(Paper(family).remove()?),
