@@ -27,6 +27,8 @@ mod open;
 mod removal;
 mod render;
 mod statics;
+#[cfg(test)]
+mod tests;
 mod text;
 mod wanted;
 mod watch;
