@@ -27,6 +27,8 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// `bindAddress`: overrides the node's address. `None` when unspecified.
     pub bind_address: Option<IpAddr>,
+    /// Exposures list endpoints that receive nothing new: the mode lets their connections end.
+    pub idle_endpoints: bool,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             detect_local: DetectLocal::ClusterCidr(Box::default()),
             node_port_addresses: NodePortAddresses::default(),
             bind_address: None,
+            idle_endpoints: false,
         }
     }
 }
@@ -108,6 +111,14 @@ impl NodePortAddresses {
             })
             .collect::<Result<_, _>>()
             .map(Self)
+    }
+
+    /// Whether NodePorts are to answer on `127.0.0.0/8`. No Node needs to be known: `primary` never
+    /// means a loopback address.
+    pub fn contains_ipv4_loopback(&self) -> bool {
+        let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.select(Family::V4, nowhere)
+            .contains_ipv4_loopback(Family::V4)
     }
 
     /// What the list means for one family, given the node's own address in it.

@@ -47,14 +47,15 @@ const CONNTRACK_CEILING: u64 = 1 << 20;
 /// A kernel setting that could not be brought to its value.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot set {} to {value}: run privileged with {} writable, or set the value on the host and \
-     the matching option to 0",
-    path.display(),
-    path.parent().unwrap_or(path).display()
+    "cannot set {name} to {wanted} (present value: {}): set it beforehand, by a privileged init \
+     container with --init-only and otherwise the same options or on the host itself, or run \
+     privileged",
+    present.as_deref().unwrap_or("unknown")
 )]
 pub struct SettingError {
-    path: PathBuf,
-    value: u64,
+    name: String,
+    wanted: u64,
+    present: Option<String>,
     #[source]
     source: io::Error,
 }
@@ -130,8 +131,16 @@ impl Host {
     /// # Errors
     /// The setting could not be written.
     pub fn route_localnet(&self) -> Result<(), SettingError> {
-        let path = self.path("proc/sys/net/ipv4/conf/all/route_localnet");
-        set(&path, 1, |now| now == 1)
+        self.set_sysctl("net/ipv4/conf/all/route_localnet", 1)
+    }
+
+    /// Gives a sysctl this value, unless it has it. The name is its path below `/proc/sys`.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn set_sysctl(&self, name: &str, value: u64) -> Result<(), SettingError> {
+        let path = self.path("proc/sys").join(name);
+        set(&path, &name.replace('/', "."), value, |now| now == value)
     }
 
     /// Whether connection tracking takes packets outside of the window for good ones.
@@ -165,25 +174,26 @@ impl Host {
     }
 
     fn set_netfilter(&self, name: &str, value: u64) -> Result<(), SettingError> {
-        set(
-            &self.path("proc/sys/net/netfilter").join(name),
-            value,
-            |now| now == value,
-        )
+        self.set_sysctl(&format!("net/netfilter/{name}"), value)
     }
 
     fn raise_hash_size(&self, least: u64) -> Result<(), SettingError> {
-        let path = self.path("sys/module/nf_conntrack/parameters/hashsize");
-        set(&path, least, |now| now >= least)
+        let name = "/sys/module/nf_conntrack/parameters/hashsize";
+        set(&self.path(&name[1..]), name, least, |now| now >= least)
     }
 }
 
 /// Writes a value unless the present one is good already.
-fn set(path: &Path, value: u64, good: impl Fn(u64) -> bool) -> Result<(), SettingError> {
-    let now = std::fs::read_to_string(path)
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
-    if now.is_some_and(good) {
+fn set(
+    path: &Path,
+    name: &str,
+    wanted: u64,
+    good: impl Fn(u64) -> bool,
+) -> Result<(), SettingError> {
+    let present = std::fs::read_to_string(path).ok();
+    let present = present.map(|text| text.trim().to_owned());
+    let number = present.as_deref().and_then(|text| text.parse().ok());
+    if number.is_some_and(good) {
         return Ok(());
     }
     // `write` would create a file where the kernel has none.
@@ -191,10 +201,11 @@ fn set(path: &Path, value: u64, good: impl Fn(u64) -> bool) -> Result<(), Settin
         .write(true)
         .truncate(true)
         .open(path)
-        .and_then(|mut file| io::Write::write_all(&mut file, value.to_string().as_bytes()))
+        .and_then(|mut file| io::Write::write_all(&mut file, wanted.to_string().as_bytes()))
         .map_err(|source| SettingError {
-            path: path.to_owned(),
-            value,
+            name: name.to_owned(),
+            wanted,
+            present,
             source,
         })
 }

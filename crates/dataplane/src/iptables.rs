@@ -14,9 +14,11 @@ use std::io;
 use std::net::IpAddr;
 
 use ferrule_core::desired::Desired;
+use ferrule_core::facts::NodePortAddresses;
 use ferrule_core::model::Family;
 use ferrule_kernel::nfacct::Nfacct;
 
+use crate::host::{Host, SettingError};
 use crate::said;
 use crate::xtables::{diff, installed};
 
@@ -28,7 +30,7 @@ mod render;
 mod statics;
 
 pub use apply::Iptables;
-use layout::LAYOUT;
+pub(crate) use layout::LAYOUT;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,22 @@ impl Default for Options {
             localhost_node_ports: true,
         }
     }
+}
+
+/// Makes the kernel settings that the rules rely on. Where they are as they must be nothing is
+/// written.
+///
+/// # Errors
+/// One could not be written.
+pub fn prepare(
+    host: &Host,
+    options: Options,
+    node_ports: &NodePortAddresses,
+) -> Result<(), SettingError> {
+    if options.localhost_node_ports && node_ports.contains_ipv4_loopback() {
+        host.route_localnet()?;
+    }
+    Ok(())
 }
 
 /// Packets that were counted under this name, in the network namespace of the calling thread.

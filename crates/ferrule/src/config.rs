@@ -239,15 +239,21 @@ impl Config {
         }
     }
 
+    /// Where NodePorts answer.
+    pub fn node_ports(&self) -> NodePortAddresses {
+        let entries = self.node_port_addresses.as_deref().unwrap_or_default();
+        NodePortAddresses::parse(entries).unwrap_or_default()
+    }
+
     /// The part of the configuration that decides what Services mean.
     pub fn settings(&self, gates: &Gates) -> Settings {
-        let entries = self.node_port_addresses.as_deref().unwrap_or_default();
         Settings {
             masquerade_all: self.masquerade_all,
             allow_external_ips: gates.is_on(Gate::AllowServiceExternalIPs),
             detect_local: self.detect_local(),
-            node_port_addresses: NodePortAddresses::parse(entries).unwrap_or_default(),
+            node_port_addresses: self.node_ports(),
             bind_address: self.bind_ip(),
+            idle_endpoints: self.mode().idle_endpoints,
         }
     }
 }

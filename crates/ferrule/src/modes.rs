@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
+use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::{Applied, Dataplane, error_chain, ipvs};
@@ -38,10 +39,15 @@ pub struct Mode {
     pub node_port_addresses: &'static [&'static str],
     /// How often everything is compared with the kernel.
     pub audit: Audit,
+    /// It lets connections to endpoints end that must get no new ones, and must know of them.
+    pub idle_endpoints: bool,
     /// Metrics that not every mode has.
     pub metrics: &'static [Group],
     /// Reads a packet counter that its rules feed, by the counter's name in the kernel.
     pub packets: Option<fn(&str) -> io::Result<u64>>,
+    /// Makes the kernel settings that it relies on, at every start and with `--init-only`: where
+    /// they are as they must be, it writes nothing and needs no rights.
+    pub prepare: fn(&Host, &Config) -> anyhow::Result<()>,
     /// Opens what is there once per node, and returns what opens a family. Writes nothing.
     pub open: fn(&Config) -> anyhow::Result<OpenFamily>,
     /// Removes what it has in the kernel, whoever wrote it.
@@ -144,8 +150,14 @@ static IPTABLES: Mode = Mode {
     section: Section::Iptables,
     node_port_addresses: &[],
     audit: Audit::Hourly,
+    idle_endpoints: false,
     metrics: &[Group::Partial, Group::Restore, Group::Iptables],
     packets: Some(iptables::packets),
+    prepare: |host, config| {
+        let node_ports = config.node_ports();
+        iptables::prepare(host, config.iptables_options(), &node_ports)?;
+        Ok(())
+    },
     open: |config| {
         let options = config.iptables_options();
         Ok(Box::new(move |family| {
@@ -176,8 +188,10 @@ static NFTABLES: Mode = Mode {
     // Opening every address of the node is a habit that nftables does not take over.
     node_port_addresses: &["primary"],
     audit: Audit::Hourly,
+    idle_endpoints: false,
     metrics: &[Group::Partial, Group::Nftables],
     packets: None,
+    prepare: |_, _| Ok(()),
     open: |config| {
         let options = config.nftables_options();
         Ok(Box::new(move |family| {
@@ -206,8 +220,10 @@ static IPVS: Mode = Mode {
     section: Section::Ipvs,
     node_port_addresses: &[],
     audit: Audit::EverySyncPeriod,
+    idle_endpoints: true,
     metrics: &[Group::Restore],
     packets: None,
+    prepare: |_, _| Ok(()),
     open: |_| {
         bail!(
             "this build has no ipvs dataplane yet; use --proxy-mode nftables or iptables, or \

@@ -183,6 +183,8 @@ struct Lane {
     full: bool,
     /// Health checks must not run ahead of the rules they vouch for.
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
+    /// When the dataplane has something to do by itself.
+    wake: Option<Instant>,
 }
 
 /// What the lifecycle was notified of last.
@@ -237,6 +239,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             progress: Progress::Waiting,
             full: true,
             health: BTreeMap::new(),
+            wake: None,
         });
         Self {
             tracker: Tracker::new(setup.started),
@@ -286,7 +289,10 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         if !self.tracker.is_ready() {
             return far;
         }
-        let deadlines = self.lanes.iter().map(|lane| lane.pace.deadline(now));
+        let deadlines = self.lanes.iter().map(|lane| {
+            let sync = lane.pace.deadline(now);
+            lane.wake.map_or(sync, |wake| wake.min(sync))
+        });
         deadlines.min().unwrap_or(far)
     }
 
@@ -342,7 +348,13 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         for lane in self.lanes.iter_mut().filter(|lane| lane.begun) {
             let node_ports = &self.desired.facts(lane.family).node_ports;
             let chosen = |local: &[IpAddr]| node_ports.among(local, lane.family);
-            if matches!(node_ports, NodePorts::Within(_)) && chosen(&old) != chosen(&self.local) {
+            let of_family = |local: &[IpAddr]| NodePorts::All.among(local, lane.family);
+            let differ = if lane.dataplane.follows_addresses() {
+                of_family(&old) != of_family(&self.local)
+            } else {
+                matches!(node_ports, NodePorts::Within(_)) && chosen(&old) != chosen(&self.local)
+            };
+            if differ {
                 lane.pace.want();
             }
         }
@@ -410,6 +422,9 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
             let now = clock();
+            if lane.wake.is_some_and(|wake| wake <= now) {
+                lane.tick(now);
+            }
             if !lane.pace.is_due(now) {
                 continue;
             }
@@ -494,6 +509,16 @@ impl Lane {
         }
     }
 
+    /// Has the dataplane do what comes due by itself.
+    fn tick(&mut self, now: Instant) {
+        self.wake = self.dataplane.tick(now).unwrap_or_else(|_| {
+            // Whatever is wrong, the full sync meets it too, and reports it.
+            self.full = true;
+            self.pace.want();
+            None
+        });
+    }
+
     fn finish<O: Observer, L: Lifecycle>(&mut self, attempt: &Attempt, context: Context<'_, O, L>) {
         let Context {
             desired,
@@ -533,6 +558,7 @@ impl Lane {
         self.full = false;
         self.delta = FamilyDelta::default();
         self.triggers.clear();
+        self.tick(clock());
         let facts = desired.facts(self.family);
         observer.health_checks(self.family, &self.health, facts, local);
         self.health.clear();

@@ -10,7 +10,8 @@ use super::family::Plan;
 use super::gather::{Candidate, Gathered, gather};
 use super::select::{Wanted, select};
 use super::{
-    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Pool,
+    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Idle, Masquerade,
+    Pool,
 };
 use crate::facts::{Facts, Settings};
 use crate::issue::{Issue, ObjectKey, Severity};
@@ -49,6 +50,7 @@ pub(super) fn draw(
         service,
         cluster_ip,
         external_ips: external_ips(settings, service, family),
+        idle_endpoints: settings.idle_endpoints,
     };
     let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
@@ -88,6 +90,7 @@ struct Draft<'a> {
     service: &'a Service,
     cluster_ip: IpAddr,
     external_ips: Vec<(FrontendKind, IpAddr)>,
+    idle_endpoints: bool,
 }
 
 impl Draft<'_> {
@@ -168,8 +171,22 @@ impl Draft<'_> {
                     .collect(),
                 Protocol::Tcp | Protocol::Sctp => Box::default(),
             },
+            idle: if self.idle_endpoints {
+                let in_no_pool = candidates.iter().zip(&selection.pools);
+                in_no_pool
+                    .filter(|(_, pools)| **pools == (false, false))
+                    .map(|(candidate, _)| Idle {
+                        ip: candidate.endpoint.ip,
+                        port: candidate.port,
+                        local: candidate.endpoint.local,
+                    })
+                    .collect()
+            } else {
+                Box::default()
+            },
             endpoints,
             algorithm: Algorithm::default(),
+            scheduler: service.scheduler.clone(),
             affinity_seconds: service.affinity_seconds,
             source_ranges_include_node: source_ranges
                 .iter()

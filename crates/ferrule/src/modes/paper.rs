@@ -15,8 +15,10 @@ pub static PAPER: Mode = Mode {
     section: Section::Iptables,
     node_port_addresses: &[],
     audit: Audit::EverySyncPeriod,
+    idle_endpoints: false,
     metrics: &[],
     packets: None,
+    prepare: |_, _| Ok(()),
     open: |_| Ok(Box::new(|family| Ok(Box::new(Paper(family))))),
     remove: |part| match part {
         Part::Family(family) => Ok(Paper(family).remove()?),

@@ -251,7 +251,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// What needs rights: connection tracking and the score that keeps us alive.
+/// What needs rights: settings of the kernel, and the score that keeps us alive.
 fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
     let conntrack = &config.conntrack;
     let number = |value: i32| u32::try_from(value).unwrap_or(0);
@@ -273,6 +273,8 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
             "Failed to change a kernel setting; keeping its value"
         );
     }
+    let settings = (config.mode().prepare)(host, config);
+    settings.context("unable to create proxier")?;
     if let Err(error) = host.set_oom_score(config.oom_score_adj) {
         tracing::debug!(err = %error, "Failed to set the OOM score");
     }

@@ -1,11 +1,12 @@
 //! `ferrule proxy` as a node runs it: real sockets, real files, real signals. Only
-//! [`rules`] writes to the kernel, to one of its own.
+//! [`rules`] and [`rights`] write to the kernel, to one of their own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests run the program")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod flush;
 mod iptables;
+mod rights;
 mod rules;
 mod support;
 

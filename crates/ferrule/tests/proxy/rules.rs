@@ -8,14 +8,6 @@ use ferrule_kernel::wire::{NLM_F_CREATE, NLM_F_EXCL};
 
 use super::support::*;
 
-/// All tables, in the order of their names.
-fn ruleset() -> String {
-    let listed = run("nft", &["-s", "list", "ruleset"]);
-    let mut tables: Vec<&str> = listed.split_inclusive("\n}\n").collect();
-    tables.sort_unstable();
-    tables.concat()
-}
-
 fn start(mode: &str, extra: &[&str]) -> Proxy {
     let proxy = Proxy::with_rules(&examples(), &[&[mode], extra].concat());
     proxy.ready();
@@ -190,39 +182,6 @@ fn in_mode_iptables_a_restart_writes_nothing_and_a_flush_is_undone() {
         until("all rules are back", || {
             (steps(&second) > 0 && iptables_rules() == rules).then_some(())
         });
-    });
-}
-
-#[test]
-fn core_016_init_only_prepares_and_writes_no_rules() {
-    in_namespace(|| {
-        let mut arguments = vec!["--init-only", "--proxy-mode=nftables"];
-        arguments.extend(UNTOUCHED);
-        let (code, _, err) = fails(&arguments);
-        assert_eq!(code, Some(0), "{err}");
-        assert!(
-            err.contains("System initialized and --init-only specified"),
-            "{err}"
-        );
-        assert_eq!(ruleset(), "");
-    });
-}
-
-#[test]
-fn without_the_right_to_change_rules_it_says_so_and_exits_1() {
-    in_namespace(|| {
-        for errand in ["--init-only", "--cleanup"] {
-            let output = Command::new("setpriv")
-                .args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"])
-                .arg(env!("CARGO_BIN_EXE_ferrule"))
-                .args(["proxy", "--proxy-mode=nftables", errand])
-                .args(UNTOUCHED)
-                .output()
-                .unwrap();
-            let err = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(1), "{err}");
-            assert!(err.contains("needs CAP_NET_ADMIN"), "{err}");
-        }
     });
 }
 

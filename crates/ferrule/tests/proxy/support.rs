@@ -139,7 +139,8 @@ impl Proxy {
         Self::spawn(command, health, metrics)
     }
 
-    fn spawn(mut command: Command, health: SocketAddr, metrics: SocketAddr) -> Self {
+    /// Starts this command.
+    pub fn spawn(mut command: Command, health: SocketAddr, metrics: SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let child = command
@@ -233,4 +234,12 @@ pub fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(new, file).unwrap();
+}
+
+/// All tables, in the order of their names.
+pub fn ruleset() -> String {
+    let listed = run("nft", &["-s", "list", "ruleset"]);
+    let mut tables: Vec<&str> = listed.split_inclusive("\n}\n").collect();
+    tables.sort_unstable();
+    tables.concat()
 }
