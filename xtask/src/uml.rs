@@ -17,7 +17,11 @@ use crate::test::Outcome;
 use crate::{run, tools};
 
 /// Test programs that run in the guest: package and target.
-const PROGRAMS: [(&str, &str); 1] = [("ferrule-kernel", "ipvs")];
+const PROGRAMS: [(&str, &str); 2] = [
+    ("ferrule-kernel", "ipvs"),
+    // All modes answer alike, as far as their kernels let them.
+    ("ferrule-dataplane", "packets"),
+];
 
 /// What the guest and the tests in it need beside what all tests do.
 const NEEDED: [&str; 5] = ["linux.uml", "modprobe", "ipvsadm", "ipset", "iptables"];
