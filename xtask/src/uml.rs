@@ -16,15 +16,15 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::test::Outcome;
 use crate::{run, tools};
 
-/// Test programs that run in the guest: package and target.
-const PROGRAMS: [(&str, &str); 2] = [
-    ("ferrule-kernel", "ipvs"),
-    // All modes answer alike, as far as their kernels let them.
-    ("ferrule-dataplane", "packets"),
-];
+/// Targets whose tests run in the guest, in whichever packages have them: what needs IPVS, and the
+/// packets that all modes answer alike.
+const TARGETS: [&str; 2] = ["ipvs", "packets"];
 
 /// What the guest and the tests in it need beside what all tests do.
 const NEEDED: [&str; 5] = ["linux.uml", "modprobe", "ipvsadm", "ipset", "iptables"];
+
+/// The guest has one processor, but most tests wait most of the time.
+const THREADS: u32 = 4;
 
 const INIT: &str = include_str!("uml/init.sh");
 
@@ -88,48 +88,65 @@ fn tests(filters: &[String]) -> Result<String> {
     let mut job = String::from(
         "# Nothing may be left out here: this is where it is there.\n\
          export CI=1 FERRULE_UML=1 RUST_BACKTRACE=1 TMPDIR=/tmp\n\
-         failed=0 ran=0\n",
+         failed=0\n",
     );
-    for (package, target) in PROGRAMS {
-        let program = build(package, target)?;
-        let quoted: Vec<_> = filters.iter().map(|word| quote(word)).collect();
+    let filters: Vec<_> = filters.iter().map(|word| quote(word)).collect();
+    for program in build()? {
         writeln!(
             job,
             "echo; echo {title}\n\
-             {program} {filters} >/run/out/tests 2>&1 || failed=1\n\
-             cat /run/out/tests\n\
-             n=$(grep -c '^test .* ok$' /run/out/tests); ran=$((ran + n))",
-            title = quote(&format!("== {package} {target}")),
-            program = quote(&program),
-            filters = quoted.join(" "),
+             {program} --test-threads={THREADS} {filters} || failed=1",
+            title = quote(&format!("== {}", program.source)),
+            program = quote(&program.path),
+            filters = filters.join(" "),
         )?;
     }
     job.push_str(
-        "[ $ran -gt 0 ] || { echo 'no test passed'; failed=1; }\n\
+        "grep -q '^test .* ok$' log || { echo 'no test passed'; failed=1; }\n\
          exit $failed\n",
     );
     Ok(job)
 }
 
-/// Builds one test program and returns its path.
-fn build(package: &str, target: &str) -> Result<String> {
-    let cargo = [
-        "test", "--locked", "--no-run", "-p", package, "--test", target,
-    ];
-    run::cargo(cargo)?;
-    // Once more, to be told where it is: it is built already.
-    let told = run::capture("cargo", cargo.into_iter().chain(["--message-format=json"]))?;
-    let executables = told.stdout.lines().filter_map(executable);
-    executables
-        .last()
-        .with_context(|| format!("cargo does not say where the tests of {package} are"))
+/// A test program.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    path: String,
+    /// Its first file.
+    source: String,
 }
 
-/// The path in a message of cargo about a program that was built.
-fn executable(message: &str) -> Option<String> {
-    let (_, rest) = message.split_once("\"executable\":\"")?;
-    let (path, _) = rest.split_once('"')?;
-    Some(path.to_owned())
+/// Builds the test programs. All of the workspace's packages take part, as they do when the other
+/// tests are built, so that nothing is built twice.
+fn build() -> Result<Vec<Program>> {
+    let cargo = || {
+        let targets = TARGETS.into_iter().flat_map(|name| ["--test", name]);
+        let all = ["test", "--workspace", "--locked", "--no-run"];
+        all.into_iter().chain(targets)
+    };
+    run::cargo(cargo())?;
+    // Once more, to be told where they are: they are built already.
+    let told = run::capture("cargo", cargo().chain(["--message-format=json"]))?;
+    let programs: Vec<_> = told.stdout.lines().filter_map(read_program).collect();
+    ensure!(
+        programs.len() >= TARGETS.len(),
+        "cargo does not say where all tests are: {}",
+        told.stderr
+    );
+    Ok(programs)
+}
+
+/// The program in a message of cargo, if it is about one that was built.
+fn read_program(message: &str) -> Option<Program> {
+    let text = |name: &str| {
+        let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
+        let (text, _) = rest.split_once('"')?;
+        Some(text.to_owned())
+    };
+    Some(Program {
+        path: text("executable")?,
+        source: text("src_path")?,
+    })
 }
 
 /// One word of a shell script.
@@ -229,11 +246,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_of_a_test_program_is_read_from_what_cargo_says() {
-        let message =
-            r#"{"reason":"compiler-artifact","executable":"/a/deps/ipvs-1","fresh":true}"#;
-        assert_eq!(executable(message).as_deref(), Some("/a/deps/ipvs-1"));
-        assert_eq!(executable(r#"{"executable":null}"#), None);
+    fn a_test_program_is_read_from_what_cargo_says() {
+        let message = r#"{"target":{"src_path":"/a/main.rs"},"executable":"/a/deps/ipvs-1"}"#;
+        let program = Program {
+            path: "/a/deps/ipvs-1".to_owned(),
+            source: "/a/main.rs".to_owned(),
+        };
+        assert_eq!(read_program(message), Some(program));
+        let library = r#"{"target":{"src_path":"/a/lib.rs"},"executable":null}"#;
+        assert_eq!(read_program(library), None);
     }
 
     #[test]
