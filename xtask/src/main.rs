@@ -15,6 +15,7 @@ mod lab;
 mod run;
 mod test;
 mod tools;
+mod uml;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
+        Verb::Uml(options) => uml::uml(&options),
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Lab { words } => lab::lab(&words),
@@ -53,12 +55,16 @@ enum Verb {
     /// Runs every check that a change must pass; CI runs exactly this.
     ///
     /// In order: tools, formatting, clippy, dependency rules, documentation, stories in the lab,
-    /// tests.
+    /// tests that need IPVS, the other tests.
     /// Stops at the first failure. Missing tools are installed first, which takes a few minutes
     /// once.
     Test(test::Options),
     /// Formats the code and checks headers, documents and the parity table. Takes seconds.
     Tidy,
+    /// Tests that need IPVS, in a User Mode Linux that has it.
+    ///
+    /// Few kernels have IPVS. This one runs as a program, needs no rights and boots in two seconds.
+    Uml(uml::Options),
     /// A real cluster in namespaces: `up`, `down`, `status`, `test [STORY]...`, `--help`.
     ///
     /// Needs root and `go`. Kubernetes' own programs are built from source once, which takes about

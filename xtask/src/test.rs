@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 
 use crate::run;
-use crate::{deny, lab, tools};
+use crate::{deny, lab, tools, uml};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -72,8 +72,10 @@ pub(crate) fn all(options: &Options) -> Result<()> {
     }
     if options.quick || !options.nextest.is_empty() {
         skipped_by_choice("stories");
+        skipped_by_choice("ipvs in User Mode Linux");
     } else {
         step("stories", &lab::stories)?;
+        step("ipvs in User Mode Linux", &uml::step)?;
     }
     // Last, so that the count of tests is the last thing to read.
     step("tests", &|| {

@@ -21,7 +21,15 @@ const DEBIAN: &[(&str, &str)] = &[
     // The lab: a key its control plane insists on, what kube-proxy runs.
     ("openssl", "openssl"),
     ("iptables", "iptables"),
+    ("ipset", "ipset"),
+    // A kernel with IPVS, its modules, and what an operator looks at it with.
+    ("linux.uml", "user-mode-linux"),
+    ("modprobe", "kmod"),
+    ("ipvsadm", "ipvsadm"),
 ];
+
+/// Only `cargo xtask uml` needs these, and not every machine can have them.
+const ONLY_UML: [&str; 3] = ["linux.uml", "modprobe", "ipvsadm"];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its
 /// last number differs: before 1.0 the middle number announces breaking changes.
@@ -42,7 +50,7 @@ pub(crate) const NEXTEST: CargoTool = CargoTool {
 /// Checks and installs everything that is needed.
 pub(crate) fn ensure(cargo_tools: &[CargoTool]) -> Result<()> {
     components()?;
-    debian(|_| true)?;
+    debian(|program| !ONLY_UML.contains(&program))?;
     cargo_tools.iter().try_for_each(CargoTool::ensure)
 }
 

@@ -168,8 +168,10 @@ impl<T: Transport> Ipset<T> {
                 source: io::ErrorKind::Unsupported.into(),
             });
         };
-        // The oldest has all that these sets need, and every `ipset` can list it.
-        let revision = *revisions.start();
+        let revision = set
+            .kind
+            .revision()
+            .clamp(*revisions.start(), *revisions.end());
         self.request(CREATE, flags, |writer| {
             writer.text(NAME, &set.name);
             writer.text(TYPE_NAME, set.kind.name());
@@ -406,7 +408,11 @@ fn read_revisions(message: &Message<'_>) -> Result<RangeInclusive<u8>, Malformed
         }
     }
     let newest = newest.ok_or(Malformed("type of set: no revision"))?;
-    Ok(oldest.unwrap_or(newest)..=newest)
+    let oldest = oldest.unwrap_or(newest);
+    if oldest > newest {
+        return Err(Malformed("type of set: wrong revisions"));
+    }
+    Ok(oldest..=newest)
 }
 
 /// Which entry is at fault, out of the request that the kernel repeats with an error.

@@ -193,6 +193,11 @@ impl<T: Transport> Ipvs<T> {
         self.exchange.transport_mut()
     }
 
+    /// The number that the kernel gave it: the kind of all messages about it.
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
     /// Version and size.
     ///
     /// # Errors
@@ -280,7 +285,8 @@ impl<T: Transport> Ipvs<T> {
         self.dump_servers(server::read_server)
     }
 
-    /// The statistics of all virtual servers that have an address.
+    /// The statistics of all virtual servers that have an address. The kernel adds them up every
+    /// two seconds.
     ///
     /// # Errors
     /// See [`RequestError`].

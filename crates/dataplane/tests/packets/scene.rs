@@ -11,7 +11,7 @@ use ferrule_kernel::nft::{Nft, Snapshot};
 use ferrule_testbed::cluster::{self, Cluster, Objects, eps};
 use ferrule_testbed::{Place, address, kernel};
 
-use crate::modes::{Knobs, Mode, NFTABLES};
+use crate::modes::{IPVS, Knobs, Mode, NFTABLES};
 
 /// A Service with its cluster IP in this family, port 80.
 pub fn service(family: Family, name: &str, number: u8) -> Service {
@@ -46,6 +46,10 @@ impl Objects for Scene {
 impl Scene {
     /// An empty cluster, with nothing programmed yet.
     pub fn new(mode: Mode, family: Family, node: Option<Place>, settings: Settings) -> Self {
+        let settings = Settings {
+            idle_endpoints: mode.like == IPVS,
+            ..settings
+        };
         let mut scene = Self {
             family,
             mode,

@@ -54,6 +54,17 @@ impl Type {
         }
     }
 
+    /// The revision to ask for, if the kernel has it: that of Linux 3.18. An `ipset` lists the
+    /// revisions that were known when it was built, and not the very oldest.
+    pub(super) const fn revision(self) -> u8 {
+        match self {
+            Self::HashIp => 4,
+            Self::HashIpPort | Self::HashIpPortIp => 5,
+            Self::HashIpPortNet => 7,
+            Self::BitmapPort => 3,
+        }
+    }
+
     /// The type that the kernel calls so, if it is one of these.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -5,9 +5,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
 )]
 
+mod addresses;
 mod captures;
 mod compat;
 mod counters;
@@ -18,5 +20,7 @@ mod packets;
 mod refusals;
 mod round_trip;
 mod sample;
+mod sets;
 mod support;
+mod tap;
 mod watching;
