@@ -17,8 +17,9 @@ use crate::test::Outcome;
 use crate::{run, tools};
 
 /// Test programs that run in the guest: package and target.
-const PROGRAMS: [(&str, &str); 2] = [
+const PROGRAMS: [(&str, &str); 3] = [
     ("ferrule-kernel", "ipvs"),
+    ("ferrule-dataplane", "ipvs"),
     // All modes answer alike, as far as their kernels let them.
     ("ferrule-dataplane", "packets"),
 ];

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use ferrule_core::model::Family;
-use ferrule_dataplane::ipvs::Options;
+use ferrule_dataplane::host::Host;
+use ferrule_dataplane::ipvs::{Options, Timeouts, prepare};
 use ferrule_kernel::ipset::Type;
+use ferrule_kernel::ipvs::Ipvs as Kernel;
 use ferrule_testbed::local;
 
 use crate::support::*;
@@ -96,6 +98,25 @@ fn ipvs_003_a_scheduler_that_is_not_there_is_named_and_the_trial_leaves_nothing(
         assert!(text.starts_with("can't use the IPVS proxier: "), "{text}");
         assert!(text.contains("module ip_vs_nonsense"), "{text}");
         assert!(Scene::new(lab).servers().is_empty());
+    });
+}
+
+#[test]
+fn ipvs_009_only_timeouts_that_are_not_zero_are_set() {
+    everywhere(|lab| {
+        let (before, after) = lab.node.run(|| {
+            let mut kernel = Kernel::open().unwrap().unwrap();
+            let before = kernel.timeouts().unwrap();
+            let only_tcp = Timeouts {
+                tcp: 100,
+                ..Timeouts::default()
+            };
+            let notes = prepare(&Host::default(), false, &only_tcp).unwrap();
+            assert_eq!(notes, [] as [&str; 0]);
+            (before, kernel.timeouts().unwrap())
+        });
+        let expected = Timeouts { tcp: 100, ..before };
+        assert_eq!(after, expected);
     });
 }
 
