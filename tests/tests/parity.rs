@@ -14,8 +14,8 @@ struct List {
     numbers: RangeInclusive<u32>,
 }
 
-/// What every mode has in common, and what nftables and iptables add.
-const LISTS: [List; 3] = [
+/// What every mode has in common, and what nftables, iptables and ipvs add.
+const LISTS: [List; 4] = [
     List {
         prefix: "CORE",
         numbers: 1..=116,
@@ -27,6 +27,10 @@ const LISTS: [List; 3] = [
     List {
         prefix: "IPT",
         numbers: 1..=95,
+    },
+    List {
+        prefix: "IPVS",
+        numbers: 1..=83,
     },
 ];
 

@@ -11,7 +11,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
@@ -24,6 +23,7 @@ mod drain;
 mod layout;
 mod names;
 mod open;
+mod prepare;
 mod removal;
 mod render;
 mod statics;
@@ -34,8 +34,10 @@ mod wanted;
 mod watch;
 
 pub use apply::Ipvs;
-pub use drain::LINGER;
+pub use ferrule_kernel::ipvs::Timeouts;
 pub(crate) use layout::LAYOUT;
+pub(crate) use names::LINK;
+pub use prepare::{PrepareError, prepare};
 pub use removal::remove;
 
 /// What the administrator decides.
@@ -47,8 +49,6 @@ pub struct Options {
     pub scheduler: Arc<str>,
     /// Virtual servers in these networks belong to other programs.
     pub excluded: Vec<IpNet>,
-    /// How long connections that are not established keep a destination that must get no new ones.
-    pub linger: Duration,
 }
 
 impl Default for Options {
@@ -57,7 +57,6 @@ impl Default for Options {
             mark: 1 << 14,
             scheduler: "rr".into(),
             excluded: Vec::new(),
-            linger: LINGER,
         }
     }
 }

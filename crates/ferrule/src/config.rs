@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
-use ferrule_dataplane::{iptables, nftables};
+use ferrule_dataplane::{iptables, ipvs, nftables};
 use ipnet::IpNet;
 
 pub mod encode;
@@ -127,6 +127,19 @@ impl Ipvs {
         let cidrs = self.exclude_cidrs.iter().flatten();
         cidrs.filter_map(|text| parse_cidr(text)).collect()
     }
+
+    /// Timeouts of the kernel, in whole seconds.
+    pub fn timeouts(&self) -> ipvs::Timeouts {
+        let seconds = |timeout: GoDuration| {
+            let seconds = timeout.to_std().as_secs();
+            u32::try_from(seconds).unwrap_or(u32::MAX)
+        };
+        ipvs::Timeouts {
+            tcp: seconds(self.tcp_timeout),
+            tcp_fin: seconds(self.tcp_fin_timeout),
+            udp: seconds(self.udp_timeout),
+        }
+    }
 }
 
 /// What to set about connection tracking.
@@ -212,6 +225,19 @@ impl Config {
         iptables::Options {
             mark: 1 << (self.masquerade_bit() & 31),
             localhost_node_ports: self.iptables_localhost_node_ports,
+        }
+    }
+
+    /// What mode ipvs depends on, which must be the chosen one.
+    pub fn ipvs_options(&self) -> ipvs::Options {
+        let scheduler = match self.ipvs.scheduler.as_str() {
+            "" => "rr",
+            name => name,
+        };
+        ipvs::Options {
+            mark: 1 << (self.masquerade_bit() & 31),
+            scheduler: scheduler.into(),
+            excluded: self.ipvs.excluded(),
         }
     }
 

@@ -8,13 +8,14 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::ipvs::{self, Ipvs};
 use ferrule_dataplane::nftables::{self, Nftables};
-use ferrule_dataplane::{Applied, Dataplane, error_chain, ipvs};
+use ferrule_dataplane::{Applied, Dataplane, error_chain};
 
 use crate::config::Config;
 use crate::config::gates::Gate;
@@ -219,16 +220,24 @@ static IPVS: Mode = Mode {
     gate: Some(Gate::KubeProxyIPVS),
     section: Section::Ipvs,
     node_port_addresses: &[],
-    audit: Audit::EverySyncPeriod,
+    audit: Audit::Hourly,
     idle_endpoints: true,
     metrics: &[Group::Restore],
     packets: None,
-    prepare: |_, _| Ok(()),
-    open: |_| {
-        bail!(
-            "this build has no ipvs dataplane yet; use --proxy-mode nftables or iptables, or \
-             --dry-run, which decides everything and writes nothing"
-        )
+    prepare: |host, config| {
+        let timeouts = config.ipvs.timeouts();
+        for err in ipvs::prepare(host, config.ipvs.strict_arp, &timeouts)? {
+            tracing::error!(err, "Failed to change a setting of IPVS; keeping its value");
+        }
+        Ok(())
+    },
+    open: |config| {
+        let options = config.ipvs_options();
+        Ok(Box::new(move |family| {
+            let opened = Ipvs::open(family, options.clone());
+            let opened = opened.with_context(|| format!("no IPVS support for {family}"))?;
+            Ok(Box::new(opened))
+        }))
     },
     remove: |part| match part {
         // Its rules of iptables go with those of mode iptables.
@@ -236,7 +245,10 @@ static IPVS: Mode = Mode {
         Part::Node => ipvs::remove().map_err(|error| anyhow!(error_chain(&error))),
     },
     chains: "KUBE-SERVICES",
-    render: |_, _, _, _| bail!("mode ipvs cannot be rendered yet; there are: nftables, iptables"),
+    render: |desired, family, config, local| {
+        let options = config.ipvs_options();
+        Ok(ipvs::render(desired, family, &options, local))
+    },
     on_exit: OnExit::Keep,
 };
 
@@ -253,12 +265,12 @@ pub fn listed() -> Vec<&'static Mode> {
 }
 
 impl Mode {
-    /// Modes whose left-overs are removed once this one has programmed everything.
-    pub fn others(&self) -> impl Iterator<Item = &'static Self> {
-        let chains = self.chains;
-        ALL.iter()
-            .copied()
-            .filter(move |mode| mode.chains != chains)
+    /// Modes whose left-overs of this part are removed once this one has programmed it. Where modes
+    /// share chains, programming removes the rules of the other.
+    pub fn others(&self, part: Part) -> impl Iterator<Item = &'static Self> {
+        let (name, chains) = (self.name, self.chains);
+        let others = ALL.iter().copied().filter(move |mode| mode.name != name);
+        others.filter(move |mode| part == Part::Node || mode.chains != chains)
     }
 }
 

@@ -414,6 +414,38 @@ fn udp_backends_are_all_that_answer_used_or_not() {
 }
 
 #[test]
+fn idle_endpoints_are_listed_where_they_are_asked_for() {
+    let endpoints = [
+        ep("10.1.0.1").local(),
+        ep("10.1.0.2"),
+        ep("10.1.0.3").local().drain(),
+        ep("10.1.0.4").unready(),
+    ];
+    for idle_endpoints in [false, true] {
+        let mut scene = Cluster::with(Settings {
+            idle_endpoints,
+            ..Settings::default()
+        });
+        scene
+            .service(service("ns/a"))
+            .slice(slice("ns/a-1", "ns/a", &endpoints))
+            .step();
+        let exposure = scene.exposure("ns/a");
+        assert_eq!(exposure.endpoints.len(), 2);
+        let idle = exposure.idle.iter();
+        let idle: Vec<_> = idle.map(|e| (e.ip.to_string(), e.local)).collect();
+        let expected = [
+            ("10.1.0.3".to_owned(), true),
+            ("10.1.0.4".to_owned(), false),
+        ];
+        assert_eq!(idle, if idle_endpoints { &expected[..] } else { &[] });
+        // One that goes for good is a change only where it is listed.
+        scene.slice(slice("ns/a-1", "ns/a", &endpoints[..2]));
+        assert_eq!(!scene.step().is_empty(), idle_endpoints);
+    }
+}
+
+#[test]
 fn every_kind_of_address_comes_in_order_with_its_port() {
     let mut scene = Cluster::new();
     let mut all = service("ns/a")

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey};
@@ -17,7 +17,7 @@ use ferrule_kernel::xt::Xt;
 
 use super::conversation::{Conversation, Failure, RefusedServer};
 use super::diff::{self, Difference, Rules, Step};
-use super::drain::Drains;
+use super::drain::{Drains, LINGER};
 use super::layout::LAYOUT;
 use super::names::Set;
 use super::render::{self, Service};
@@ -26,9 +26,10 @@ use super::wanted::{Touched, Wanted};
 use super::watch::{Expected, Numbers, Sentinel};
 use super::{Options, removal};
 use crate::xtables::diff as rules;
+use crate::xtables::removal::leftovers;
 use crate::xtables::ruleset::{RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::Tables;
-use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work};
+use crate::{Applied, ApplyError, Dataplane, Refusal, Scope, Watcher, Work, iptables};
 
 /// Programs one family by IPVS.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Ipvs<T = Socket> {
     /// `None` when we do not know what is in the kernel.
     written: Option<Written>,
     drains: Drains,
+    /// How long connections that are not established keep a destination that must get no new ones.
+    linger: Duration,
     /// Schedulers that Services ask for and this kernel lacks.
     missing: BTreeSet<Arc<str>>,
     /// Service ports that are not as desired, and why.
@@ -79,10 +82,19 @@ impl<T: Transport> Ipvs<T> {
             random_fully,
             written: None,
             drains: Drains::default(),
+            linger: LINGER,
             missing: BTreeSet::new(),
             refused: BTreeMap::new(),
             expected: Expected::default(),
         }
+    }
+
+    /// The same, but does not wait for connections that are not established: a kernel that keeps
+    /// sending reused ports to such a destination would never end.
+    #[must_use]
+    pub const fn without_lingering(mut self) -> Self {
+        self.linger = Duration::ZERO;
+        self
     }
 
     fn context(&self, work: &Work<'_>) -> render::Context {
@@ -289,8 +301,11 @@ impl<T: Transport> Ipvs<T> {
                     statics: new.clone(),
                     ..Ruleset::default()
                 };
-                self.tables
-                    .reconcile(|there| rules::full(&LAYOUT, there, &wanted))
+                self.tables.reconcile(|there| {
+                    let mut document = rules::full(&LAYOUT, there, &wanted);
+                    document.append(leftovers(&LAYOUT, &[&iptables::LAYOUT], there));
+                    document
+                })
             }
         };
         Ok(sent.map_err(|failure| failure.error)?.steps)
@@ -389,9 +404,7 @@ impl<T: Transport + Send> Dataplane for Ipvs<T> {
         let mut steps = Vec::new();
         for server in due {
             let counts = self.kernel.counts(&server)?;
-            let over = self
-                .drains
-                .count(&server, &counts, now, self.options.linger);
+            let over = self.drains.count(&server, &counts, now, self.linger);
             let delete = |address| Step::DeleteDestination(server, address);
             steps.extend(over.into_iter().map(delete));
         }

@@ -346,10 +346,8 @@ impl<T: Transport> Conversation<T> {
                 (Change::AddDestination(key, destination), Reason::Exists) => {
                     again.push(Change::SetDestination(*key, *destination));
                 }
-                (
-                    Change::DeleteServer(_) | Change::DeleteDestination(..),
-                    Reason::NoServer | Reason::NoDestination,
-                ) => {}
+                (Change::DeleteServer(_), Reason::NoServer)
+                | (Change::DeleteDestination(..), Reason::NoDestination) => {}
                 // What belongs to a refused virtual server is refused with it.
                 (_, Reason::NoServer) if refused.iter().any(|r: &RefusedServer| r.key == key) => {}
                 (_, Reason::NoServer | Reason::NoDestination) => {

@@ -9,7 +9,9 @@ use ferrule_kernel::route::Route;
 use ferrule_kernel::xt::XtError;
 
 use super::conversation::Conversation;
+use super::prepare::keeps_reused_ports;
 use super::{Ipvs, Options};
+use crate::host::Host;
 use crate::{kernel_family, said, xtables};
 
 /// A virtual server to try a scheduler with: an address of no network, for documentation.
@@ -65,7 +67,13 @@ impl Ipvs {
         if !missing.is_empty() {
             return Err(unsupported(&missing));
         }
-        Ok(Self::new(family, options, kernel, xt))
+        let opened = Self::new(family, options, kernel, xt);
+        let version = Host::default().kernel_version()?;
+        Ok(if keeps_reused_ports(version) {
+            opened.without_lingering()
+        } else {
+            opened
+        })
     }
 }
 

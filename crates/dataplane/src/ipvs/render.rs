@@ -46,7 +46,9 @@ impl Context {
     ) -> Self {
         // IPVS does not take packets to localhost.
         let usable = |ip: &IpAddr| Family::of(*ip) == family && !ip.is_loopback();
-        let own: BTreeSet<IpAddr> = local.iter().copied().filter(usable).collect();
+        // Every interface has one of these, and those of pods come and go.
+        let own = local.iter().copied();
+        let own = own.filter(|ip| usable(ip) && !is_link_local(*ip)).collect();
         let mut node_ports = facts.node_ports.among(local, family);
         let all = facts.node_ports == NodePorts::All;
         node_ports.retain(|ip| usable(ip) && !(all && is_link_local(*ip)));

@@ -17,7 +17,9 @@ use super::statics::{self, Barred, Contents};
 use super::wanted::{Touched, Wanted};
 
 mod laws;
+
 mod order;
+mod recorded;
 mod rendering;
 mod rules;
 

@@ -63,8 +63,7 @@ impl Wanted {
         for (server, kind, service) in rendered.servers {
             touched.server(self, server);
             let claims = self.servers.entry(server).or_default();
-            let rank = |claim: &Claim| (claim.kind, claim.port.clone());
-            let at = claims.partition_point(|claim| rank(claim) < (kind, port.clone()));
+            let at = claims.partition_point(|claim| (claim.kind, &claim.port) < (kind, port));
             let port = port.clone();
             claims.insert(
                 at,

@@ -95,6 +95,11 @@ impl Document {
         }
     }
 
+    /// Adds all stages of another document.
+    pub fn append(&mut self, other: Self) {
+        self.stages.extend(other.stages);
+    }
+
     /// Keeps only what concerns these tables.
     pub fn retain(&mut self, keep: impl Fn(Table) -> bool) {
         self.stages.retain(|stage| keep(stage.table));

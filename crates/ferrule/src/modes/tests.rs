@@ -79,13 +79,16 @@ fn a_mode_is_a_dataplane_and_a_row() {
 
 #[test]
 fn every_mode_sweeps_those_that_do_not_share_its_chains() {
-    let others = |name| {
+    let others = |name, part| {
         let mode = find(name).unwrap();
-        let others = mode.others().filter(|mode| mode.about.is_some());
+        let others = mode.others(part).filter(|mode| mode.about.is_some());
         others.map(|mode| mode.name).collect::<Vec<_>>()
     };
-    assert_eq!(others("nftables"), ["iptables", "ipvs"]);
-    assert_eq!(others("iptables"), ["nftables"]);
-    assert_eq!(others("ipvs"), ["nftables"]);
+    let family = Part::Family(Family::V4);
+    assert_eq!(others("nftables", family), ["iptables", "ipvs"]);
+    assert_eq!(others("iptables", family), ["nftables"]);
+    assert_eq!(others("ipvs", family), ["nftables"]);
+    // What belongs to no family is nobody else's: the sets of ipvs, when iptables follows it.
+    assert_eq!(others("iptables", Part::Node), ["nftables", "ipvs"]);
     assert_eq!(find(DEFAULT.name).map(|mode| mode.name), Some("iptables"));
 }

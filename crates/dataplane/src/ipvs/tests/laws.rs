@@ -12,7 +12,6 @@ struct Happening {
     service: u8,
     exposed: u8,
     local: bool,
-    ranged: bool,
     sticky: bool,
     /// What becomes of each of four endpoints.
     endpoints: [u8; 4],
@@ -22,19 +21,17 @@ struct Happening {
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     let one = (
         0..4_u8,
-        0..8_u8,
-        any::<bool>(),
+        0..16_u8,
         any::<bool>(),
         any::<bool>(),
         [0..6_u8, 0..6, 0..6, 0..6],
         prop::bool::weighted(0.2),
     );
     let one = one.prop_map(
-        |(service, exposed, local, ranged, sticky, endpoints, gone)| Happening {
+        |(service, exposed, local, sticky, endpoints, gone)| Happening {
             service,
             exposed,
             local,
-            ranged,
             sticky,
             endpoints,
             gone,
@@ -69,7 +66,7 @@ fn happen(cluster: &mut Cluster, happening: &Happening) {
     if happening.local && happening.sticky {
         object = object.internal_local();
     }
-    if happening.ranged {
+    if happening.exposed & 8 != 0 {
         object = object.source_ranges(&["203.0.113.0/24"]);
     }
     if happening.sticky {
