@@ -16,9 +16,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::test::Outcome;
 use crate::{run, tools};
 
-/// Targets whose tests run in the guest, in whichever packages have them: what needs IPVS, and the
-/// packets that all modes answer alike.
-const TARGETS: [&str; 2] = ["ipvs", "packets"];
+/// The target whose tests all need IPVS, in every package that has one.
+const TARGET: &str = "ipvs";
 
 /// What the guest and the tests in it need beside what all tests do.
 const NEEDED: [&str; 5] = ["linux.uml", "modprobe", "ipvsadm", "ipset", "iptables"];
@@ -33,6 +32,9 @@ pub(crate) struct Options {
     /// Runs only tests with one of these in their name.
     #[arg(value_name = "TEST")]
     filters: Vec<String>,
+    /// Runs the tests of these targets instead: `packets` asks mode ipvs the table of packets.
+    #[arg(long = "target", value_name = "TARGET", default_value = TARGET)]
+    targets: Vec<String>,
     /// Runs this shell script instead of tests, with the machine's files read-only; its working
     /// directory is the folder for results, which is kept.
     #[arg(long, value_name = "FILE", conflicts_with = "filters")]
@@ -49,6 +51,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             filters: Vec::new(),
+            targets: vec![TARGET.to_owned()],
             script: None,
             seconds: 600,
             memory: 512,
@@ -71,7 +74,7 @@ pub(crate) fn uml(options: &Options) -> Result<()> {
     let job = match &options.script {
         Some(script) => fs::read_to_string(script)
             .with_context(|| format!("{} cannot be read", script.display()))?,
-        None => tests(&options.filters)?,
+        None => tests(&options.targets, &options.filters)?,
     };
     let guest = Guest::prepare(&job)?;
     let result = guest.boot(options);
@@ -84,14 +87,14 @@ pub(crate) fn uml(options: &Options) -> Result<()> {
 }
 
 /// Builds the test programs; returns a script that runs all of them and fails if one does.
-fn tests(filters: &[String]) -> Result<String> {
+fn tests(targets: &[String], filters: &[String]) -> Result<String> {
     let mut job = String::from(
         "# Nothing may be left out here: this is where it is there.\n\
          export CI=1 FERRULE_UML=1 RUST_BACKTRACE=1 TMPDIR=/tmp\n\
          failed=0\n",
     );
     let filters: Vec<_> = filters.iter().map(|word| quote(word)).collect();
-    for program in build()? {
+    for program in build(targets)? {
         writeln!(
             job,
             "echo; echo {title}\n\
@@ -118,9 +121,9 @@ struct Program {
 
 /// Builds the test programs. All of the workspace's packages take part, as they do when the other
 /// tests are built, so that nothing is built twice.
-fn build() -> Result<Vec<Program>> {
+fn build(targets: &[String]) -> Result<Vec<Program>> {
     let cargo = || {
-        let targets = TARGETS.into_iter().flat_map(|name| ["--test", name]);
+        let targets = targets.iter().flat_map(|name| ["--test", name]);
         let all = ["test", "--workspace", "--locked", "--no-run"];
         all.into_iter().chain(targets)
     };
@@ -129,7 +132,7 @@ fn build() -> Result<Vec<Program>> {
     let told = run::capture("cargo", cargo().chain(["--message-format=json"]))?;
     let programs: Vec<_> = told.stdout.lines().filter_map(read_program).collect();
     ensure!(
-        programs.len() >= TARGETS.len(),
+        programs.len() >= targets.len(),
         "cargo does not say where all tests are: {}",
         told.stderr
     );

@@ -21,8 +21,9 @@ for flavour in iptables ip6tables; do
     ln -s /usr/sbin/xtables-legacy-multi /run/bin/$name
   done
 done
-# Before a namespace has settings of IPv6, someone must have asked for it.
-modprobe ipv6
+# Before a namespace has settings of IPv6, someone must have asked for it. Tables of iptables that are
+# loaded by several programs at once sometimes are an error for one of them.
+modprobe -a ipv6 iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle
 
 # Every refusal is received; before Linux 6.13 this limit is not one of a namespace.
 echo 1000000 >/proc/sys/net/ipv4/icmp_msgs_per_sec
