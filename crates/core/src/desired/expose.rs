@@ -171,19 +171,7 @@ impl Draft<'_> {
                     .collect(),
                 Protocol::Tcp | Protocol::Sctp => Box::default(),
             },
-            idle: if self.idle_endpoints {
-                let in_no_pool = candidates.iter().zip(&selection.pools);
-                in_no_pool
-                    .filter(|(_, pools)| **pools == (false, false))
-                    .map(|(candidate, _)| Idle {
-                        ip: candidate.endpoint.ip,
-                        port: candidate.port,
-                        local: candidate.endpoint.local,
-                    })
-                    .collect()
-            } else {
-                Box::default()
-            },
+            idle: self.idle(candidates, &selection.pools),
             endpoints,
             algorithm: Algorithm::default(),
             scheduler: service.scheduler.clone(),
@@ -196,6 +184,22 @@ impl Draft<'_> {
             external_policy,
             health_check_port: service.health_check_port(),
         }
+    }
+
+    /// Endpoints in no pool, if they are asked for.
+    fn idle(&self, candidates: &[Candidate<'_>], pools: &[(bool, bool)]) -> Box<[Idle]> {
+        if !self.idle_endpoints {
+            return Box::default();
+        }
+        let in_no_pool = candidates.iter().zip(pools);
+        in_no_pool
+            .filter(|(_, pools)| **pools == (false, false))
+            .map(|(candidate, _)| Idle {
+                ip: candidate.endpoint.ip,
+                port: candidate.port,
+                local: candidate.endpoint.local,
+            })
+            .collect()
     }
 
     /// Addresses that outside clients use, each kind's in the order of the Service.
