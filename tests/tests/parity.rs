@@ -15,7 +15,7 @@ struct List {
 }
 
 /// What every mode has in common, and what single modes add.
-const LISTS: [List; 4] = [
+const LISTS: [List; 5] = [
     List {
         prefix: "CORE",
         numbers: 1..=116,
@@ -27,6 +27,10 @@ const LISTS: [List; 4] = [
     List {
         prefix: "IPT",
         numbers: 1..=95,
+    },
+    List {
+        prefix: "IPVS",
+        numbers: 1..=83,
     },
     List {
         prefix: "USP",

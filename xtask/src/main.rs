@@ -17,6 +17,7 @@ mod left_out;
 mod run;
 mod test;
 mod tools;
+mod uml;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Test(options) => test::all(&options),
         Verb::Tidy => test::tidy(),
+        Verb::Uml(options) => uml::uml(&options),
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Dist(options) => dist::dist(&options),
@@ -56,11 +58,16 @@ enum Verb {
     /// Runs every check that a change must pass; CI runs exactly this.
     ///
     /// In order: tools, formatting, tests, clippy, dependency rules, documentation, instruction
-    /// counts, stories in the lab. In CI tests come last, and everything must be able to run there.
+    /// counts, stories in the lab, tests that need IPVS. In CI the other tests come last, and
+    /// everything must be able to run there.
     /// Stops at the first failure, and lists at the end what could not run here.
     Test(test::Options),
     /// Formats the code and checks headers, documents and the parity table. Takes seconds.
     Tidy,
+    /// Tests that need IPVS, in a User Mode Linux that has it.
+    ///
+    /// Few kernels have IPVS. This one runs as a program, needs no rights and boots in two seconds.
+    Uml(uml::Options),
     /// A real cluster in namespaces: `up`, `down`, `status`, `test [STORY]...`, `--help`.
     ///
     /// Needs root and `go`. Kubernetes' own programs are built from source once, which takes about

@@ -3,9 +3,11 @@
 //! The only place in xtask where a program starts or the clock is read.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -59,6 +61,58 @@ pub(crate) fn capture<'a>(
     })
 }
 
+/// Runs a program whose output goes to a file, and shows what appears in another file meanwhile.
+/// Returns how it ended.
+pub(crate) fn quietly<'a>(
+    name: &str,
+    arguments: impl IntoIterator<Item = &'a str>,
+    output: &Path,
+    shown: &Path,
+) -> Result<ExitStatus> {
+    let file =
+        File::create(output).with_context(|| format!("{} is in the way", output.display()))?;
+    let mut command = command(name);
+    command.args(arguments);
+    command.stdin(Stdio::null());
+    command.stderr(file.try_clone()?).stdout(file);
+    println!("   {}", line(&command));
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("`{name}` cannot be started"))?;
+    let mut at = 0;
+    loop {
+        let ended = child.try_wait()?;
+        // Also what was written between the last look and the end.
+        at = show(shown, at)?;
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Shows what is behind this place of a file, if there is one; returns the place behind it.
+fn show(path: &Path, at: u64) -> Result<u64> {
+    let Ok(mut file) = File::open(path) else {
+        return Ok(at);
+    };
+    file.seek(SeekFrom::Start(at))?;
+    Ok(at + io::copy(&mut file, &mut io::stdout())?)
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent()
+        .expect("xtask lies in the root of the repository")
+        .to_owned()
+}
+
+/// A variable of the environment.
+pub(crate) fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
 /// Where a program is on the search path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&search_path()?)
@@ -82,7 +136,7 @@ fn search_path() -> Option<OsString> {
 
 /// Whether this is CI, where a step that cannot run is a failure.
 pub(crate) fn is_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|value| !value.is_empty())
+    variable("CI").is_some()
 }
 
 #[expect(
@@ -102,14 +156,6 @@ fn command(name: &str) -> Command {
     command.envs(search_path().map(|path| ("PATH", path)));
     command.current_dir(root());
     command
-}
-
-/// The root of the repository.
-pub(crate) fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent()
-        .expect("xtask lies in the root of the repository")
-        .to_owned()
 }
 
 /// The command as one would type it.

@@ -6,12 +6,12 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::run;
-use crate::{deny, lab, left_out, tools};
+use crate::{deny, lab, left_out, tools, uml};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Leaves out dependency rules, documentation, instruction counts and stories, for the loop
-    /// while writing.
+    /// Leaves out dependency rules, documentation, instruction counts, stories and tests that need
+    /// IPVS, for the loop while writing.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Goes to the tests' runner as is, e.g. `-- core_079` for the tests with that in their name.
@@ -76,8 +76,10 @@ fn steps(options: &Options, left_out: &str, skipped: &mut Vec<String>) -> Result
     }
     if options.quick || !options.nextest.is_empty() {
         skipped_by_choice("stories");
+        skipped_by_choice("ipvs in User Mode Linux");
     } else {
         step("stories", &lab::stories)?;
+        step("ipvs in User Mode Linux", &uml::step)?;
     }
     // There the count of tests is the last thing to read.
     if run::is_ci() {

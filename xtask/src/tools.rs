@@ -19,6 +19,8 @@ pub(crate) enum Need {
     Counts,
     /// The lab: a key that its control plane insists on.
     Lab,
+    /// A kernel with IPVS: only `cargo xtask uml` needs it, and not every machine can have it.
+    Ipvs,
 }
 
 /// A program, the Debian package that brings it, and what it is needed for.
@@ -27,11 +29,16 @@ const DEBIAN: &[(&str, &str, Need)] = &[
     ("cc", "gcc", Need::Build),
     ("nft", "nftables", Need::Tests),
     ("iptables", "iptables", Need::Tests),
+    ("ipset", "ipset", Need::Tests),
     ("ip", "iproute2", Need::Tests),
     ("kill", "procps", Need::Tests),
     ("unshare", "util-linux", Need::Tests),
     ("valgrind", "valgrind", Need::Counts),
     ("openssl", "openssl", Need::Lab),
+    // The kernel, its modules, and what an operator looks at it with.
+    ("linux.uml", "user-mode-linux", Need::Ipvs),
+    ("modprobe", "kmod", Need::Ipvs),
+    ("ipvsadm", "ipvsadm", Need::Ipvs),
 ];
 
 /// A cargo subcommand, and the oldest version that will do. A newer one counts while only its

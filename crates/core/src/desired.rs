@@ -47,8 +47,13 @@ pub struct Exposure {
     /// For UDP, and for TCP if it is relayed: every endpoint that answers, used or not, in the same
     /// order. A tracked flow to anything else is stale.
     pub answering: Box<[(IpAddr, Port)]>,
+    /// Endpoints that are listed and in no pool: nothing new goes to them, what is open may go on.
+    /// Only where connections are [drained](crate::facts::Connections::Drained); in the same order.
+    pub idle: Box<[Idle]>,
     /// How an endpoint is chosen.
     pub algorithm: Algorithm,
+    /// The scheduler that the Service asks for, in modes that have several.
+    pub scheduler: Option<Arc<str>>,
     /// Seconds a client stays with its endpoint.
     pub affinity_seconds: Option<NonZeroU32>,
     /// Sources allowed to use the load balancer IPs; empty means all.
@@ -161,6 +166,17 @@ impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&format_socket(self.ip, self.port))
     }
+}
+
+/// An endpoint that is listed and in no pool: shutting down, not ready, or meant for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Idle {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its port.
+    pub port: Port,
+    /// It runs on this node.
+    pub local: bool,
 }
 
 /// How an endpoint is chosen for a new connection.

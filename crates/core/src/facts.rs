@@ -27,8 +27,22 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// `bindAddress`: overrides the node's address. `None` when unspecified.
     pub bind_address: Option<IpAddr>,
-    /// Connections over TCP are relayed: those to endpoints that shut down must be known.
-    pub relays: bool,
+    /// What becomes of connections to endpoints that get no new ones.
+    pub connections: Connections,
+}
+
+/// What becomes of open connections whose endpoint gets no new ones, and so what the mode must know
+/// of such endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connections {
+    /// The kernel goes on translating them.
+    #[default]
+    Tracked,
+    /// This process stands between clients and endpoints, over TCP too: it must know which endpoints
+    /// still answer.
+    Relayed,
+    /// The mode sees to it that they can end: exposures list endpoints that receive nothing new.
+    Drained,
 }
 
 impl Default for Settings {
@@ -39,7 +53,7 @@ impl Default for Settings {
             detect_local: DetectLocal::ClusterCidr(Box::default()),
             node_port_addresses: NodePortAddresses::default(),
             bind_address: None,
-            relays: false,
+            connections: Connections::default(),
         }
     }
 }

@@ -71,6 +71,19 @@ pub enum NoFamily {
     Disabled,
 }
 
+/// A version of Linux: its first two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32);
+
+impl Version {
+    /// Reads the beginning of a release such as `6.1.0-18-amd64`.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
+        let mut number = || numbers.next()?.parse().ok();
+        Some(Self(number()?, number()?))
+    }
+}
+
 impl Default for Host {
     fn default() -> Self {
         Self::new("/")
@@ -157,6 +170,24 @@ impl Host {
     pub fn set_sysctl(&self, name: &str, value: u64) -> Result<(), SettingError> {
         let path = self.path("proc/sys").join(name);
         set(&path, &name.replace('/', "."), value, |now| now == value)
+    }
+
+    /// The number that a sysctl has; `None` if it has none, or does not exist.
+    pub fn sysctl(&self, name: &str) -> Option<u64> {
+        let text = self.read(&format!("proc/sys/{name}")).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// The kernel's version.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no version.
+    pub fn kernel_version(&self) -> io::Result<Version> {
+        let release = self.read("proc/sys/kernel/osrelease")?;
+        Version::parse(&release).ok_or_else(|| {
+            let text = format!("{:?} is no version of Linux", release.trim());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
     }
 
     /// Whether connection tracking takes packets outside of the window for good ones.

@@ -32,7 +32,7 @@ mod render;
 mod statics;
 
 pub use apply::Iptables;
-use layout::LAYOUT;
+pub(crate) use layout::LAYOUT;
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey, Protocol};
@@ -46,6 +46,22 @@ pub trait Dataplane: Send {
     /// before it nothing is ours, and notifications of the first, large transaction cost much.
     /// The first report may be of a change that came between that success and now.
     fn watch(&mut self) -> Vec<Box<dyn Watcher>>;
+
+    /// Does what comes due by itself, whatever is desired. Called after each success of
+    /// [`Dataplane::apply`], and when the time that it returned has come; `None` while there is
+    /// nothing to wait for.
+    ///
+    /// # Errors
+    /// What was attempted and why it failed. The caller asks for [`Scope::Full`].
+    fn tick(&mut self, _now: Instant) -> Result<Option<Instant>, ApplyError> {
+        Ok(None)
+    }
+
+    /// Whether other addresses of this machine may change what is programmed, also where NodePorts
+    /// answer on all of them.
+    fn follows_addresses(&self) -> bool {
+        false
+    }
 }
 
 /// Notices external changes to what a dataplane programmed.

@@ -17,7 +17,7 @@ use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
 use ferrule_dataplane::userspace::PortalsBy;
 use ferrule_dataplane::userspace::relay::{self, UdpIdle};
-use ferrule_dataplane::{iptables, nftables, userspace};
+use ferrule_dataplane::{iptables, ipvs, nftables, userspace};
 use ipnet::IpNet;
 
 pub mod encode;
@@ -137,6 +137,19 @@ impl Ipvs {
         let cidrs = self.exclude_cidrs.iter().flatten();
         cidrs.filter_map(|text| parse_cidr(text)).collect()
     }
+
+    /// Timeouts of the kernel, in whole seconds.
+    pub fn timeouts(&self) -> ipvs::Timeouts {
+        let seconds = |timeout: GoDuration| {
+            let seconds = timeout.to_std().as_secs();
+            u32::try_from(seconds).unwrap_or(u32::MAX)
+        };
+        ipvs::Timeouts {
+            tcp: seconds(self.tcp_timeout),
+            tcp_fin: seconds(self.tcp_fin_timeout),
+            udp: seconds(self.udp_timeout),
+        }
+    }
 }
 
 /// What to set about connection tracking.
@@ -226,6 +239,19 @@ impl Config {
         }
     }
 
+    /// What mode ipvs depends on, which must be the chosen one.
+    pub fn ipvs_options(&self) -> ipvs::Options {
+        let scheduler = match self.ipvs.scheduler.as_str() {
+            "" => "rr",
+            name => name,
+        };
+        ipvs::Options {
+            mark: 1 << (self.masquerade_bit() & 31),
+            scheduler: scheduler.into(),
+            excluded: self.ipvs.excluded(),
+        }
+    }
+
     /// What mode userspace needs to know, which must be the chosen one.
     pub fn userspace_options(&self) -> userspace::Options {
         let udp_idle = self.udp_idle_timeout.map(GoDuration::to_std);
@@ -282,7 +308,7 @@ impl Config {
             detect_local: self.detect_local(),
             node_port_addresses: self.node_ports(),
             bind_address: self.bind_ip(),
-            relays: self.mode().relays,
+            connections: self.mode().connections,
         }
     }
 }

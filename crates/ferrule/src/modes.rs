@@ -9,15 +9,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use ferrule_core::desired::Desired;
+use ferrule_core::facts::Connections;
 use ferrule_core::model::Family;
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::ipvs::{self, Ipvs};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::userspace::relay::Notice;
 use ferrule_dataplane::userspace::{self, Process, Userspace};
-use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain, ipvs};
+use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain};
 
 use crate::config::Config;
 use crate::config::gates::Gate;
@@ -59,9 +61,8 @@ pub struct Mode {
     pub render: fn(&Desired, Family, &Config, &[IpAddr]) -> anyhow::Result<String>,
     /// What becomes of its rules when the program ends.
     pub on_exit: OnExit,
-    /// Whether this process stands between clients and endpoints. Then tracked flows lead to it,
-    /// and the mode itself keeps them in order.
-    pub relays: bool,
+    /// What becomes of connections to endpoints that get no new ones.
+    pub connections: Connections,
 }
 
 /// Opens the dataplane of one family.
@@ -182,7 +183,7 @@ static IPTABLES: Mode = Mode {
         Ok(iptables::render(desired, family, options, local))
     },
     on_exit: OnExit::Keep,
-    relays: false,
+    connections: Connections::Tracked,
 };
 
 static NFTABLES: Mode = Mode {
@@ -215,7 +216,7 @@ static NFTABLES: Mode = Mode {
         Ok(nftables::text(desired, family, options)?)
     },
     on_exit: OnExit::Keep,
-    relays: false,
+    connections: Connections::Tracked,
 };
 
 static IPVS: Mode = Mode {
@@ -227,12 +228,20 @@ static IPVS: Mode = Mode {
     audit: Audit::EverySyncPeriod,
     metrics: &[Group::Restore],
     packets: None,
-    prepare: |_, _| Ok(()),
-    open: |_| {
-        bail!(
-            "this build has no ipvs dataplane yet; use --proxy-mode nftables or iptables, or \
-             --dry-run, which decides everything and writes nothing"
-        )
+    prepare: |host, config| {
+        let timeouts = config.ipvs.timeouts();
+        for err in ipvs::prepare(host, config.ipvs.strict_arp, &timeouts)? {
+            tracing::error!(err, "Failed to change a setting of IPVS; keeping its value");
+        }
+        Ok(())
+    },
+    open: |config| {
+        let options = config.ipvs_options();
+        Ok(Box::new(move |family| {
+            let opened = Ipvs::open(family, options.clone());
+            let opened = opened.with_context(|| format!("no IPVS support for {family}"))?;
+            Ok(Box::new(opened))
+        }))
     },
     remove: |part| match part {
         // Its rules of iptables go with those of mode iptables.
@@ -240,9 +249,12 @@ static IPVS: Mode = Mode {
         Part::Node => ipvs::remove().map_err(|error| anyhow!(error_chain(&error))),
     },
     chains: "KUBE-SERVICES",
-    render: |_, _, _, _| bail!("mode ipvs cannot be rendered yet; there are: nftables, iptables"),
+    render: |desired, family, config, local| {
+        let options = config.ipvs_options();
+        Ok(ipvs::render(desired, family, &options, local))
+    },
     on_exit: OnExit::Keep,
-    relays: false,
+    connections: Connections::Drained,
 };
 
 static USERSPACE: Mode = Mode {
@@ -254,6 +266,7 @@ static USERSPACE: Mode = Mode {
     audit: Audit::Hourly,
     metrics: &[Group::Partial],
     packets: None,
+    prepare: |_, _| Ok(()),
     open: |config| {
         let options = config.userspace_options();
         let process = Process::start(&options, Arc::new(tell)).context("cannot start the relay")?;
@@ -262,7 +275,6 @@ static USERSPACE: Mode = Mode {
             Ok(Box::new(opened.map_err(explain)?))
         }))
     },
-    prepare: |_, _| Ok(()),
     remove: |part| match part {
         Part::Family(family) => Ok(Applied::steps(userspace::remove(family).map_err(explain)?)),
         Part::Node => Ok(Applied::default()),
@@ -273,7 +285,7 @@ static USERSPACE: Mode = Mode {
         Ok(userspace::text(desired, family, &options)?)
     },
     on_exit: OnExit::Remove,
-    relays: true,
+    connections: Connections::Relayed,
 };
 
 /// Logs what an operator should know of the relay.
@@ -306,12 +318,18 @@ pub fn listed() -> Vec<&'static Mode> {
 }
 
 impl Mode {
-    /// Modes whose left-overs are removed once this one has programmed everything.
-    pub fn others(&self) -> impl Iterator<Item = &'static Self> {
-        let chains = self.chains;
-        ALL.iter()
-            .copied()
-            .filter(move |mode| mode.chains != chains)
+    /// Whether this process stands between clients and endpoints. Then tracked flows lead to it,
+    /// and the mode itself keeps them in order.
+    pub fn relays(&self) -> bool {
+        self.connections == Connections::Relayed
+    }
+
+    /// Modes whose left-overs of this part are removed once this one has programmed it. Where modes
+    /// share chains, programming removes the rules of the other.
+    pub fn others(&self, part: Part) -> impl Iterator<Item = &'static Self> {
+        let (name, chains) = (self.name, self.chains);
+        let others = ALL.iter().copied().filter(move |mode| mode.name != name);
+        others.filter(move |mode| part == Part::Node || mode.chains != chains)
     }
 }
 

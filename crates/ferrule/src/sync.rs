@@ -197,6 +197,8 @@ struct Lane {
     full: bool,
     /// Health checks must not run ahead of the rules they vouch for.
     health: BTreeMap<ServiceKey, Option<HealthCheck>>,
+    /// When the dataplane has something to do by itself.
+    wake: Option<Instant>,
 }
 
 /// What the lifecycle was notified of last.
@@ -252,6 +254,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             progress: Progress::Waiting,
             full: true,
             health: BTreeMap::new(),
+            wake: None,
         });
         Self {
             tracker: Tracker::new(setup.started),
@@ -360,7 +363,13 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         for lane in self.lanes.iter_mut().filter(|lane| lane.begun) {
             let node_ports = &self.desired.facts(lane.family).node_ports;
             let chosen = |local: &[IpAddr]| node_ports.among(local, lane.family);
-            if matches!(node_ports, NodePorts::Within(_)) && chosen(&old) != chosen(&self.local) {
+            let of_family = |local: &[IpAddr]| NodePorts::All.among(local, lane.family);
+            let differ = if lane.dataplane.follows_addresses() {
+                of_family(&old) != of_family(&self.local)
+            } else {
+                matches!(node_ports, NodePorts::Within(_)) && chosen(&old) != chosen(&self.local)
+            };
+            if differ {
                 lane.pace.want();
             }
         }
@@ -432,6 +441,9 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                 lane.full = true;
                 lane.pace.want();
             }
+            if lane.wake.is_some_and(|wake| wake <= now) {
+                lane.tick(now);
+            }
             if !lane.pace.is_due(now) {
                 continue;
             }
@@ -499,8 +511,8 @@ struct Context<'a, O, L> {
 impl Lane {
     fn deadline(&self, now: Instant) -> Instant {
         let deadline = self.pace.deadline(now);
-        let healing = self.healing.deadline();
-        healing.map_or(deadline, |healing| deadline.min(healing))
+        let others = [self.healing.deadline(), self.wake];
+        others.into_iter().flatten().fold(deadline, Instant::min)
     }
 
     fn apply(&mut self, desired: &Desired, local: &[IpAddr]) -> Attempt {
@@ -516,6 +528,16 @@ impl Lane {
             took: clock() - begun,
             result,
         }
+    }
+
+    /// Has the dataplane do what comes due by itself.
+    fn tick(&mut self, now: Instant) {
+        self.wake = self.dataplane.tick(now).unwrap_or_else(|_| {
+            // Whatever is wrong, the full sync meets it too, and reports it.
+            self.full = true;
+            self.pace.want();
+            None
+        });
     }
 
     fn finish<O: Observer, L: Lifecycle>(&mut self, attempt: &Attempt, context: Context<'_, O, L>) {
@@ -580,6 +602,7 @@ impl Lane {
         self.full = false;
         self.delta = FamilyDelta::default();
         self.triggers.clear();
+        self.tick(clock());
         let facts = desired.facts(self.family);
         observer.health_checks(self.family, &self.health, facts, local);
         self.health.clear();

@@ -80,12 +80,25 @@ fn the_file_decides_and_flags_beat_it() {
 
 #[test]
 fn modes_that_are_missing_are_told_with_those_there_are() {
-    let said = stderr(&render(&["--mode=ipvs"]));
-    for mode in ["ipvs", "nftables", "iptables"] {
-        assert!(said.contains(mode), "{said}");
-    }
     assert!(stderr(&render(&[])).contains("--mode"));
     assert!(stderr(&render(&["--mode=ebpf"])).contains("ebpf"));
+}
+
+#[test]
+fn in_mode_ipvs_the_words_are_those_of_its_tools() {
+    let text = stdout(&render(&["--mode=ipvs", "--family=ipv4"]));
+    for words in [
+        "# ipvsadm --restore",
+        "-A -t ",
+        " -m -w 1",
+        "create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 1048576",
+        "add KUBE-CLUSTER-IP ",
+        "*nat",
+        "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",
+        "COMMIT",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 #[test]

@@ -8,12 +8,9 @@
 use std::io;
 
 use crate::Family;
-use crate::exchange::{Exchange, Next, RequestError, Verdict};
+use crate::exchange::{Exchange, RequestError};
 use crate::socket::{Protocol, Socket, Transport};
-use crate::wire::{
-    Malformed, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NLMSG_ERROR, Writer,
-    messages,
-};
+use crate::wire::{Malformed, Message, NLM_F_CREATE, NLM_F_EXCL};
 
 mod filter;
 mod flow;
@@ -32,9 +29,6 @@ const NFGEN: usize = 4;
 
 /// How often an interrupted dump is begun again.
 const ATTEMPTS: usize = 5;
-
-/// Deletions per datagram: enough to spare system calls, few enough that all answers fit.
-const CHUNK: usize = 64;
 
 /// A conversation about tracked flows.
 #[derive(Debug)]
@@ -119,13 +113,19 @@ impl<T: Transport> Conntrack<T> {
     /// Removes exactly these flows. Returns how many of them were still there.
     ///
     /// # Errors
-    /// See [`RequestError`]; flows before the one at fault are removed.
+    /// See [`RequestError`]; the other flows are removed.
     pub fn delete(&mut self, flows: &[Flow]) -> Result<usize, RequestError> {
-        let mut deleted = 0;
-        for chunk in flows.chunks(CHUNK) {
-            deleted += self.delete_chunk(chunk)?;
-        }
-        Ok(deleted)
+        let refused = self.exchange.acknowledged_each(
+            flows,
+            |_| (DELETE, 0),
+            |flow, writer| {
+                writer.raw(&header(flow.original.family()));
+                flow.write_identity(writer);
+            },
+        )?;
+        let deleted = flows.len() - refused.len();
+        let fault = refused.into_iter().find(|r| !r.error.is_not_found());
+        fault.map_or(Ok(deleted), |refused| Err(refused.error))
     }
 
     /// Enters a flow, as if its first packet had been seen.
@@ -157,50 +157,6 @@ impl<T: Transport> Conntrack<T> {
         self.replies = Some(known);
         Ok(known)
     }
-
-    fn delete_chunk(&mut self, flows: &[Flow]) -> Result<usize, RequestError> {
-        let mut writer = Writer::new();
-        let mut last = 0;
-        for flow in flows {
-            last += 1;
-            let start = writer.begin(DELETE, NLM_F_REQUEST | NLM_F_ACK, last);
-            writer.raw(&header(flow.original.family()));
-            flow.write_identity(&mut writer);
-            writer.end(start);
-        }
-        let mut answered = 0;
-        let mut deleted = 0;
-        let mut fault = None;
-        self.exchange
-            .converse(&[writer.bytes()], &mut |datagram| {
-                let read = datagram
-                    .map_err(RequestError::Lost)
-                    .and_then(|bytes| read_verdicts(bytes, last));
-                match read {
-                    Err(error) => {
-                        fault = Some(error);
-                        return Next::GiveUp;
-                    }
-                    Ok(verdicts) => {
-                        for verdict in verdicts {
-                            answered += 1;
-                            match verdict.into_result() {
-                                Ok(()) => deleted += 1,
-                                Err(error) if error.is_not_found() => {}
-                                Err(error) => drop(fault.get_or_insert(error)),
-                            }
-                        }
-                    }
-                }
-                if answered == last {
-                    Next::Finished
-                } else {
-                    Next::Wait
-                }
-            })
-            .map_err(RequestError::Lost)?;
-        fault.map_or(Ok(deleted), Err)
-    }
 }
 
 /// Whether the kernel agreed, if it said anything.
@@ -210,17 +166,6 @@ fn was_accepted(answer: Result<(), RequestError>) -> Result<bool, RequestError> 
         Err(RequestError::Refused { .. }) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-fn read_verdicts(datagram: &[u8], last: u32) -> Result<Vec<Verdict>, RequestError> {
-    let mut verdicts = Vec::new();
-    for message in messages(datagram) {
-        let message = message?;
-        if message.kind == NLMSG_ERROR && (1..=last).contains(&message.sequence) {
-            verdicts.push(Verdict::read(&message)?);
-        }
-    }
-    Ok(verdicts)
 }
 
 /// `None` if the message is about a flow of another family than ours.

@@ -13,8 +13,11 @@ use crate::wire::{
     NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, Writer, align, attributes, messages,
 };
 
+mod many;
 #[cfg(test)]
 mod tests;
+
+pub use many::Refused;
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -167,8 +170,19 @@ impl<T: Transport> Exchange<T> {
         flags: u16,
         content: impl FnOnce(&mut Writer),
     ) -> Result<(), RequestError> {
+        self.acknowledged_or(kind, flags, content, &mut |_| ())
+    }
+
+    /// The same; a refusal is shown to `refusal` as it was received.
+    pub(crate) fn acknowledged_or(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        content: impl FnOnce(&mut Writer),
+        refusal: &mut dyn FnMut(&Message<'_>),
+    ) -> Result<(), RequestError> {
         let sequence = self.request(kind, flags | NLM_F_ACK, content)?;
-        self.read(sequence, &mut |_| Ok(()), false)
+        self.read_or(sequence, &mut |_| Ok(()), false, refusal)
     }
 
     /// Makes a request of this kind that is answered by one message.
@@ -325,6 +339,17 @@ impl<T: Transport> Exchange<T> {
         each: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
         dump: bool,
     ) -> Result<(), RequestError> {
+        self.read_or(sequence, each, dump, &mut |_| ())
+    }
+
+    /// The same; a refusal is shown to `refusal` as it was received.
+    fn read_or(
+        &mut self,
+        sequence: u32,
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+        dump: bool,
+        refusal: &mut dyn FnMut(&Message<'_>),
+    ) -> Result<(), RequestError> {
         let mut interrupted = false;
         loop {
             let datagram = self.transport.receive().map_err(RequestError::Lost)?;
@@ -338,6 +363,9 @@ impl<T: Transport> Exchange<T> {
                     NLMSG_ERROR => {
                         let verdict = Verdict::read(&message)?;
                         self.unfinished = false;
+                        if verdict.errno != 0 {
+                            refusal(&message);
+                        }
                         return verdict.into_result();
                     }
                     NLMSG_DONE => {

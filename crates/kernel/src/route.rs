@@ -1,7 +1,7 @@
 //! Interfaces and addresses of this machine, and their changes.
 //!
-//! Out: [`Link`]s and [`Address`]es, once or as [`Event`]s. In: a link to delete. Routes are not
-//! looked at.
+//! Out: [`Link`]s and [`Address`]es, once or as [`Event`]s. In: links and addresses to create and to
+//! delete. Routes are not looked at.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,6 +12,7 @@ use crate::exchange::{Exchange, RequestError};
 use crate::socket::{Protocol, Received, Socket, Transport};
 use crate::wire::{Attribute, Attributes, Malformed, Message, attributes, messages};
 
+mod change;
 #[cfg(test)]
 mod tests;
 
@@ -121,17 +122,6 @@ impl<T: Transport> Route<T> {
                 Ok(())
             },
         )
-    }
-
-    /// Deletes an interface, by its number. It must be of a kind that can be.
-    ///
-    /// # Errors
-    /// See [`RequestError`].
-    pub fn delete_link(&mut self, index: u32) -> Result<(), RequestError> {
-        let mut header = [0; LINK_HEADER];
-        header[4..8].copy_from_slice(&index.to_ne_bytes());
-        self.exchange
-            .acknowledged(DELLINK, 0, |writer| writer.raw(&header))
     }
 
     /// All addresses of both families.

@@ -20,6 +20,7 @@ use std::io::{self, Write};
 use std::process::{Command, Output, Stdio};
 
 use ferrule_core::model::Family;
+use ferrule_kernel::ipvs::Ipvs;
 use ferrule_kernel::netns;
 
 mod ask;
@@ -46,6 +47,18 @@ pub fn in_namespace(test: impl FnOnce() + Send) {
         test();
     });
     or_say_so(result);
+}
+
+/// Runs a test in a network of its own, with IPVS, whose loopback is up. Few kernels have IPVS;
+/// `cargo xtask uml` brings one, and there it must be.
+pub fn with_ipvs(test: impl FnOnce(&mut Ipvs) + Send) {
+    in_namespace(|| {
+        let Some(mut ipvs) = Ipvs::load().unwrap() else {
+            leave_out("this kernel has no IPVS; `cargo xtask uml` brings one that has");
+            return;
+        };
+        test(&mut ipvs);
+    });
 }
 
 /// A network that could be made; `None` if there is no right to make one and that is no failure here.

@@ -10,9 +10,10 @@ use super::family::Plan;
 use super::gather::{Candidate, Gathered, gather};
 use super::select::{Wanted, select};
 use super::{
-    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Masquerade, Pool,
+    Action, Algorithm, Endpoint, Exposure, Frontend, FrontendKind, HealthCheck, Idle, Masquerade,
+    Pool,
 };
-use crate::facts::{Facts, Settings};
+use crate::facts::{Connections, Facts, Settings};
 use crate::issue::{Issue, ObjectKey, Severity};
 use crate::model::{
     Family, Port, PortKey, Protocol, Service, ServicePort, Slice, TrafficPolicy, format_socket,
@@ -49,7 +50,7 @@ pub(super) fn draw(
         service,
         cluster_ip,
         external_ips: external_ips(settings, service, family),
-        relays: settings.relays,
+        connections: settings.connections,
     };
     let mut listed = 0;
     let mut exposures: Vec<Arc<Exposure>> = service
@@ -89,7 +90,7 @@ struct Draft<'a> {
     service: &'a Service,
     cluster_ip: IpAddr,
     external_ips: Vec<(FrontendKind, IpAddr)>,
-    relays: bool,
+    connections: Connections,
 }
 
 impl Draft<'_> {
@@ -163,7 +164,7 @@ impl Draft<'_> {
             },
             frontends: std::iter::once(cluster).chain(external).collect(),
             answering: match port.protocol {
-                Protocol::Tcp if !self.relays => Box::default(),
+                Protocol::Tcp if self.connections != Connections::Relayed => Box::default(),
                 Protocol::Tcp | Protocol::Udp => candidates
                     .iter()
                     .filter(|candidate| candidate.endpoint.serving)
@@ -171,8 +172,10 @@ impl Draft<'_> {
                     .collect(),
                 Protocol::Sctp => Box::default(),
             },
+            idle: self.idle(candidates, &selection.pools),
             endpoints,
             algorithm: Algorithm::default(),
+            scheduler: service.scheduler.clone(),
             affinity_seconds: service.affinity_seconds,
             source_ranges_include_node: source_ranges
                 .iter()
@@ -182,6 +185,22 @@ impl Draft<'_> {
             external_policy,
             health_check_port: service.health_check_port(),
         }
+    }
+
+    /// Endpoints in no pool, if their connections are to end.
+    fn idle(&self, candidates: &[Candidate<'_>], pools: &[(bool, bool)]) -> Box<[Idle]> {
+        if self.connections != Connections::Drained {
+            return Box::default();
+        }
+        let in_no_pool = candidates.iter().zip(pools);
+        in_no_pool
+            .filter(|(_, pools)| **pools == (false, false))
+            .map(|(candidate, _)| Idle {
+                ip: candidate.endpoint.ip,
+                port: candidate.port,
+                local: candidate.endpoint.local,
+            })
+            .collect()
     }
 
     /// Addresses that outside clients use, each kind's in the order of the Service.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::facts::DetectLocal;
+use crate::facts::{Connections, DetectLocal};
 use crate::issue::{Kind, Severity};
 use crate::model::{Protocol, ServiceType};
 use crate::testing::*;
@@ -411,6 +411,39 @@ fn backends_of_udp_are_all_that_answer_used_or_not() {
         .map(|(ip, _)| ip.to_string())
         .collect();
     assert_eq!(answering, ["10.1.0.1", "10.1.0.2", "10.1.0.3"]);
+}
+
+#[test]
+fn idle_endpoints_are_listed_where_their_connections_are_drained() {
+    let endpoints = [
+        ep("10.1.0.1").local(),
+        ep("10.1.0.2"),
+        ep("10.1.0.3").local().drain(),
+        ep("10.1.0.4").unready(),
+    ];
+    for connections in [Connections::Tracked, Connections::Drained] {
+        let drained = connections == Connections::Drained;
+        let mut scene = Cluster::with(Settings {
+            connections,
+            ..Settings::default()
+        });
+        scene
+            .service(service("ns/a"))
+            .slice(slice("ns/a-1", "ns/a", &endpoints))
+            .step();
+        let exposure = scene.exposure("ns/a");
+        assert_eq!(exposure.endpoints.len(), 2);
+        let idle = exposure.idle.iter();
+        let idle: Vec<_> = idle.map(|e| (e.ip.to_string(), e.local)).collect();
+        let expected = [
+            ("10.1.0.3".to_owned(), true),
+            ("10.1.0.4".to_owned(), false),
+        ];
+        assert_eq!(idle, if drained { &expected[..] } else { &[] });
+        // One that goes for good is a change only where it is listed.
+        scene.slice(slice("ns/a-1", "ns/a", &endpoints[..2]));
+        assert_eq!(!scene.step().is_empty(), drained);
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct Service {
     pub health_check_field: Option<Port>,
     /// Seconds a client stays with its endpoint; `None` without `sessionAffinity: ClientIP`.
     pub affinity_seconds: Option<NonZeroU32>,
+    /// The scheduler it asks for, in modes that have several.
+    pub scheduler: Option<Arc<str>>,
     /// Its ports; names and protocols are unique.
     pub ports: Box<[ServicePort]>,
 }

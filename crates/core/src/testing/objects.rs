@@ -92,6 +92,7 @@ pub fn service(key: &str) -> Service {
         external_policy_field: TrafficPolicy::Cluster,
         health_check_field: None,
         affinity_seconds: None,
+        scheduler: None,
         ports: [service_port("http", Protocol::Tcp, 80)].into(),
     }
 }

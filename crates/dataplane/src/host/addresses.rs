@@ -1,4 +1,5 @@
-//! The addresses of this machine's interfaces, and their changes.
+//! The addresses of this machine's interfaces, and their changes. Those that mode ipvs gives an
+//! interface of its own are not the machine's: they belong to Services.
 //!
 //! Read once, then kept up to date by the kernel's notifications: nobody else lists interfaces.
 
@@ -9,18 +10,19 @@ use std::time::Duration;
 
 use ferrule_kernel::route::{Event, Route, Watch};
 
-use crate::said;
+use crate::{ipvs, said};
 
 /// What is known of the addresses.
 #[derive(Debug)]
 pub struct Addresses {
     watch: Watch,
     known: Known,
+    links: Links,
     /// They must be read again: something was missed, or one of several alike is gone.
     stale: bool,
     /// What was reported last.
     reported: Vec<IpAddr>,
-    read: fn() -> io::Result<Known>,
+    read: fn() -> io::Result<(Links, Known)>,
 }
 
 /// Addresses with the number of their interface: two may have the same one.
@@ -35,10 +37,11 @@ impl Addresses {
     pub fn open() -> io::Result<Self> {
         // First: what changes while they are read is in one of the two.
         let watch = Watch::addresses()?;
-        let known = read()?;
+        let (links, known) = read()?;
         let mut addresses = Self {
             watch,
             known,
+            links,
             stale: false,
             reported: Vec::new(),
             read,
@@ -62,14 +65,19 @@ impl Addresses {
         let timeout = if self.stale { Duration::ZERO } else { timeout };
         for event in self.watch.next(timeout)? {
             match event {
-                Event::Address(new) => drop(self.known.insert((new.address, new.link))),
+                Event::Address(new) => match self.links.is_of_services(new.link) {
+                    Ok(true) => {}
+                    Ok(false) => drop(self.known.insert((new.address, new.link))),
+                    Err(_) => self.stale = true,
+                },
+                Event::AddressGone(gone) if self.links.of_services == Some(gone.link) => {}
                 // An interface may have it once more, with another prefix or another peer.
                 Event::AddressGone(_) | Event::Missed => self.stale = true,
                 Event::Link(_) | Event::LinkGone(_) => {}
             }
         }
         if self.stale {
-            self.known = (self.read)()?;
+            (self.links, self.known) = (self.read)()?;
             self.stale = false;
         }
         let now = self.list();
@@ -79,9 +87,42 @@ impl Addresses {
     }
 }
 
-fn read() -> io::Result<Known> {
+fn read() -> io::Result<(Links, Known)> {
+    let links = Links::read()?;
     let all = Route::open()?.addresses().map_err(said)?;
-    Ok(all.iter().map(|one| (one.address, one.link)).collect())
+    let all = all.iter().map(|one| (one.address, one.link));
+    let own = all.filter(|(_, link)| links.of_services != Some(*link));
+    let own = own.collect();
+    Ok((links, own))
+}
+
+/// Which interface has addresses of Services.
+#[derive(Debug, Default)]
+struct Links {
+    of_services: Option<u32>,
+    others: BTreeSet<u32>,
+}
+
+impl Links {
+    fn read() -> io::Result<Self> {
+        let mut links = Self::default();
+        for link in Route::open()?.links().map_err(said)? {
+            if link.name == ipvs::LINK {
+                links.of_services = Some(link.index);
+            } else {
+                links.others.insert(link.index);
+            }
+        }
+        Ok(links)
+    }
+
+    /// Whether this is it. One that is not known is new.
+    fn is_of_services(&mut self, link: u32) -> io::Result<bool> {
+        if self.of_services != Some(link) && !self.others.contains(&link) {
+            *self = Self::read()?;
+        }
+        Ok(self.of_services == Some(link))
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +154,11 @@ mod tests {
             change("add");
             follow(&mut addresses, true);
             assert!(!addresses.changed(Duration::from_millis(20)).unwrap());
+            // Addresses of Services.
+            run("ip", &["link", "add", ipvs::LINK, "type", "veth"]);
+            run("ip", &["address", "add", "192.0.2.8/32", "dev", ipvs::LINK]);
+            assert!(!addresses.changed(Duration::from_millis(20)).unwrap());
+            assert_eq!(Addresses::open().unwrap().list(), addresses.list());
             change("delete");
             follow(&mut addresses, false);
         });

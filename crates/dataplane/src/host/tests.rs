@@ -57,6 +57,21 @@ fn core_046_the_connection_table_grows_with_the_processors_up_to_a_ceiling() {
 }
 
 #[test]
+fn releases_begin_with_a_version() {
+    for (release, version) in [
+        ("6.1.0-18-amd64\n", Some(Version(6, 1))),
+        ("5.9", Some(Version(5, 9))),
+        ("4.18-rc1", Some(Version(4, 18))),
+        ("linux", None),
+        ("6", None),
+    ] {
+        assert_eq!(Version::parse(release), version, "{release}");
+    }
+    let (_root, host) = machine(&[("proc/sys/kernel/osrelease", "5.10.0\n")]);
+    assert_eq!(host.kernel_version().unwrap(), Version(5, 10));
+}
+
+#[test]
 fn core_047_buckets_are_raised_never_lowered_and_failure_is_a_warning() {
     let wanted = Conntrack {
         max_per_core: 1,

@@ -23,7 +23,7 @@ use crate::xtables::counts::RuleCounts;
 use crate::xtables::diff::{self, Change};
 use crate::xtables::error::{Failure, TablesError};
 use crate::xtables::layout::Layout;
-use crate::xtables::removal::removal;
+use crate::xtables::removal::{leftovers, removal};
 use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::{Sent, Tables};
 use crate::{
@@ -171,8 +171,11 @@ impl Iptables {
 
     /// Makes the tables have these rules.
     pub(super) fn program(&mut self, wanted: &Ruleset) -> Result<Sent, Failure> {
-        self.tables
-            .reconcile(|there| diff::full(&LAYOUT, there, wanted))
+        self.tables.reconcile(|there| {
+            let mut document = diff::full(&LAYOUT, there, wanted);
+            document.append(leftovers(&LAYOUT, &[&ipvs::LAYOUT], there));
+            document
+        })
     }
 
     /// Whether a Service port changes that is not programmed as desired.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ferrule_core::desired::FrontendKind;
-use ferrule_core::facts::{NodePortAddresses, Settings};
+use ferrule_core::facts::{Connections, NodePortAddresses, Settings};
 use ferrule_core::model::{Family, PortKey, Protocol, Service};
 use ferrule_kernel::nft::{Data, Nft, Table, Verdict};
 use ferrule_testbed::cluster::{Cluster, Objects, ep, http, ip, node, port, service};
@@ -390,7 +390,7 @@ fn what_goes_leaves_no_element_though_its_lanes_are_open_still() {
 #[test]
 fn usp_055_endpoints_that_shut_down_are_named_to_the_relay() {
     let mut cluster = Cluster::with(Settings {
-        relays: true,
+        connections: Connections::Relayed,
         ..Settings::default()
     });
     let pods = [

@@ -183,6 +183,10 @@ impl Encoder {
             Part::Remembered(list, seconds) => Extension::recent(list, Recent::Check(*seconds))?,
             Part::Remember(list) => Extension::recent(list, Recent::Set)?,
             Part::Count(counter) => Extension::count(counter)?,
+            // Mode ipvs writes its few rules by programs.
+            Part::OnlyProtocol(_) | Part::FromElsewhere | Part::InSet(..) | Part::Virtual(..) => {
+                return None;
+            }
             Part::Port(_)
             | Part::Source(_)
             | Part::SourceNot(_)

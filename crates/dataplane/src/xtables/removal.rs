@@ -12,23 +12,38 @@ use super::layout::{Jump, Layout};
 
 /// What removes everything of these layouts that is installed. What kubelet uses too stays.
 pub fn removal(layouts: &[&Layout], installed: &dyn Inventory) -> Document {
+    remove(layouts, None, installed)
+}
+
+/// The same, but what another layout has too stays: for a start in its mode. Its chains must have
+/// their own rules by then.
+pub fn leftovers(own: &Layout, layouts: &[&Layout], installed: &dyn Inventory) -> Document {
+    remove(layouts, Some(own), installed)
+}
+
+fn remove(layouts: &[&Layout], own: Option<&Layout>, installed: &dyn Inventory) -> Document {
     let mut document = Document::default();
+    let has_jump = |jump: &Jump| own.is_some_and(|own| own.jumps.contains(jump));
+    let has_chain = |table, name: &str| own.is_some_and(|own| own.owns(table, name));
     for table in Table::ALL.into_iter().rev() {
         let mut stage = Stage::new(table);
-        for jump in jumps(layouts, table) {
+        for jump in jumps(layouts, table)
+            .into_iter()
+            .filter(|jump| !has_jump(jump))
+        {
             for _ in 0..installed.count((table, jump.from), &jump.rule) {
                 let step = Step::Delete(Chain::new(jump.from), jump.rule.clone());
                 stage.rules.push((None, step));
             }
         }
         for chain in fixed(layouts, table) {
-            if installed.has(table, chain.as_str()) {
+            if installed.has(table, chain.as_str()) && !has_chain(table, chain.as_str()) {
                 stage.remove(chain.as_str());
             }
         }
         let is_generated = |name: &str| {
             let mut layouts = layouts.iter();
-            layouts.any(|layout| layout.is_generated(table, name))
+            !has_chain(table, name) && layouts.any(|layout| layout.is_generated(table, name))
         };
         let chains = installed.chains(table).into_iter();
         let generated = chains.filter(|name| is_generated(name));

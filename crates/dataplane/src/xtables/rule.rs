@@ -13,6 +13,7 @@ use ferrule_core::model::{Family, Port, Protocol, format_socket};
 use ipnet::IpNet;
 
 use super::chain::Chain;
+use crate::protocol_number;
 
 /// One rule: when all parts hold, the target happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Part {
     Comment(Box<str>),
     /// This protocol, and its own conditions.
     Protocol(Protocol),
+    /// This protocol, and nothing about ports.
+    OnlyProtocol(Protocol),
     /// The destination port; behind a protocol.
     Port(Port),
     /// From here.
@@ -44,12 +47,14 @@ pub enum Part {
     Input(Arc<str>),
     /// Came in by another interface.
     InputNot(Arc<str>),
+    /// Did not come in by a port of a bridge.
+    NotBridged,
     /// The sender's address is this machine's.
     FromLocal,
+    /// The sender's address is another machine's.
+    FromElsewhere,
     /// The destination is this machine's.
     ToLocal,
-    /// It did not come in by a port of a bridge.
-    NotBridged,
     /// The bit of the mark is set.
     Marked(u32),
     /// The bit of the mark is not set.
@@ -66,6 +71,10 @@ pub enum Part {
     Remember(Box<str>),
     /// Counts the packet.
     Count(&'static str),
+    /// These of its addresses and ports are in this set.
+    InSet(&'static str, &'static str),
+    /// IPVS sent it to a destination of this virtual server.
+    Virtual(IpAddr, Protocol, Port),
 }
 
 /// An address or a network.
@@ -131,7 +140,7 @@ impl Rule {
             |part| matches!(part, Part::Source(_) | Part::SourceNot(_)),
             |part| matches!(part, Part::Destination(_) | Part::DestinationNot(_)),
             |part| matches!(part, Part::Input(_) | Part::InputNot(_)),
-            |part| matches!(part, Part::Protocol(_)),
+            |part| matches!(part, Part::Protocol(_) | Part::OnlyProtocol(_)),
         ];
         for rank in ranks {
             for part in self.parts.iter().filter(|part| rank(part)) {
@@ -154,7 +163,7 @@ const STRING: &str = "a string takes all text";
 /// The text of a comment. What would end it early is replaced, so that one odd name harms only
 /// itself.
 fn plain(text: &str) -> Cow<'_, str> {
-    let odd = |c: char| matches!(c, '"' | '\'' | '\\') || c.is_control();
+    let odd = |c: char| matches!(c, '"' | '\\') || c.is_control();
     if text.contains(odd) {
         text.replace(odd, "?").into()
     } else {
@@ -174,6 +183,7 @@ impl Part {
                 let word = protocol.lower();
                 write!(out, " -m {word} -p {word}")
             }
+            Self::OnlyProtocol(protocol) => write!(out, " -p {}", protocol.lower()),
             Self::Port(port) => write!(out, " --dport {port}"),
             Self::Source(place) => write!(out, " -s {place}"),
             Self::SourceNot(net) => write!(out, " ! -s {net}"),
@@ -181,9 +191,10 @@ impl Part {
             Self::DestinationNot(net) => write!(out, " ! -d {net}"),
             Self::Input(name) => write!(out, " -i {name}"),
             Self::InputNot(name) => write!(out, " ! -i {name}"),
-            Self::FromLocal => out.write_str(" -m addrtype --src-type LOCAL"),
-            Self::ToLocal => out.write_str(" -m addrtype --dst-type LOCAL"),
             Self::NotBridged => out.write_str(" -m physdev ! --physdev-is-in"),
+            Self::FromLocal => out.write_str(" -m addrtype --src-type LOCAL"),
+            Self::FromElsewhere => out.write_str(" -m addrtype ! --src-type LOCAL"),
+            Self::ToLocal => out.write_str(" -m addrtype --dst-type LOCAL"),
             Self::Marked(bit) => write!(out, " -m mark --mark {0}/{0}", Mark(*bit)),
             Self::NotMarked(bit) => write!(out, " -m mark ! --mark {0}/{0}", Mark(*bit)),
             Self::State(states) => write!(out, " -m conntrack --ctstate {states}"),
@@ -199,6 +210,12 @@ impl Part {
             ),
             Self::Remember(list) => write!(out, " -m recent --name {list} --set"),
             Self::Count(counter) => write!(out, " -m nfacct --nfacct-name {counter}"),
+            Self::InSet(set, fields) => write!(out, " -m set --match-set {set} {fields}"),
+            Self::Virtual(ip, protocol, port) => write!(
+                out,
+                " -m ipvs --vaddr {ip} --vproto {} --vport {port}",
+                protocol.lower()
+            ),
         }
     }
 
@@ -211,7 +228,9 @@ impl Part {
             Self::DestinationNot(net) => write!(out, " ! -d {net}"),
             Self::Input(name) => write!(out, " -i {name}"),
             Self::InputNot(name) => write!(out, " ! -i {name}"),
-            Self::Protocol(protocol) => write!(out, " -p {}", protocol.lower()),
+            Self::Protocol(protocol) | Self::OnlyProtocol(protocol) => {
+                write!(out, " -p {}", protocol.lower())
+            }
             _ => Ok(()),
         }
     }
@@ -229,8 +248,12 @@ impl Part {
             | Self::DestinationNot(_)
             | Self::Input(_)
             | Self::InputNot(_)
+            | Self::OnlyProtocol(_)
             | Self::Port(_) => Ok(()),
-            Self::Comment(text) => write!(out, " -m comment --comment \"{}\"", plain(text)),
+            Self::Comment(text) => {
+                let text = plain(text).replace('\'', "\\'");
+                write!(out, " -m comment --comment \"{text}\"")
+            }
             Self::Protocol(protocol) => {
                 write!(out, " -m {}", protocol.lower())?;
                 port.map_or(Ok(()), |port| write!(out, " --dport {port}"))
@@ -253,11 +276,18 @@ impl Part {
             }
             // Two blanks: iptables writes so.
             Self::Count(counter) => write!(out, " -m nfacct --nfacct-name  {counter}"),
-            Self::FromLocal
+            Self::Virtual(ip, protocol, port) => write!(
+                out,
+                " -m ipvs --vproto {} --vaddr {ip} --vport {port}",
+                protocol_number(*protocol)
+            ),
+            Self::NotBridged
+            | Self::FromLocal
+            | Self::FromElsewhere
             | Self::ToLocal
-            | Self::NotBridged
             | Self::State(_)
-            | Self::StateNot(_) => self.restore(out),
+            | Self::StateNot(_)
+            | Self::InSet(..) => self.restore(out),
         }
     }
 }

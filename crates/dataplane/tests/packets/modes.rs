@@ -7,13 +7,19 @@ use std::sync::Arc;
 use ferrule_core::model::Family;
 use ferrule_dataplane::Dataplane;
 use ferrule_dataplane::iptables::{self, Iptables};
+use ferrule_dataplane::ipvs::{self, Ipvs};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::userspace::{self, PortalsBy, Process, Userspace, relay};
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
-use ferrule_testbed::kernel;
+use ferrule_testbed::{kernel, variable};
 
 /// Every way to program a node. A mode that is added here is asked every question.
+///
+/// Few kernels have IPVS, and the one that `cargo xtask uml` brings has nothing else.
 pub fn modes() -> Vec<Mode> {
+    if variable("FERRULE_UML") {
+        return vec![Mode::new("ipvs", IPVS, open_ipvs)];
+    }
     vec![
         Mode::new("nftables", NFTABLES, open_nftables),
         Mode::new("iptables, directly", IPTABLES, open_iptables),
@@ -39,6 +45,9 @@ pub const USERSPACE_BY_IPTABLES: Mode = Mode::new(
     USERSPACE,
     open_userspace_by_iptables,
 );
+
+/// kube-proxy's mode ipvs.
+pub const IPVS: &str = "ipvs";
 
 /// One way to program a node.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +135,25 @@ fn userspace(family: Family, knobs: Knobs, portals: PortalsBy) -> io::Result<Box
     };
     let process = Process::start(&options, Arc::new(|_| ()))?;
     Ok(Box::new(Userspace::open(family, options, process)?))
+}
+
+fn open_ipvs(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    let options = ipvs::Options {
+        mark: knobs.mark,
+        ..ipvs::Options::default()
+    };
+    let opened = Ipvs::open(family, options)?;
+    // As the program does at its start; they are there once IPVS is.
+    let settings = [
+        "vs/conntrack",
+        "vs/expire_nodest_conn",
+        "vs/expire_quiescent_template",
+        "ip_forward",
+    ];
+    for name in settings {
+        std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1")?;
+    }
+    Ok(Box::new(opened))
 }
 
 fn iptables(flavour: Flavour, family: Family, knobs: Knobs) -> io::Result<Iptables> {

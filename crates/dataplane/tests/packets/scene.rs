@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ferrule_core::desired::{Desired, FamilyDelta};
-use ferrule_core::facts::Settings;
+use ferrule_core::facts::{Connections, Settings};
 use ferrule_core::model::{Family, Protocol, Service, Slice};
 use ferrule_dataplane::host::Addresses;
 use ferrule_dataplane::{Applied, Dataplane, Refusal, Scope, Work};
@@ -11,7 +11,7 @@ use ferrule_kernel::nft::{Nft, Snapshot};
 use ferrule_testbed::cluster::{self, Cluster, Objects, eps};
 use ferrule_testbed::{Place, address, kernel};
 
-use crate::modes::{Knobs, Mode, NFTABLES, USERSPACE};
+use crate::modes::{IPVS, Knobs, Mode, NFTABLES, USERSPACE};
 
 /// A Service with its cluster IP in this family, port 80.
 pub fn service(family: Family, name: &str, number: u8) -> Service {
@@ -46,6 +46,13 @@ impl Objects for Scene {
 impl Scene {
     /// An empty cluster, with nothing programmed yet.
     pub fn new(mode: Mode, family: Family, node: Option<Place>, settings: Settings) -> Self {
+        let settings = Settings {
+            connections: match mode.like {
+                IPVS => Connections::Drained,
+                _ => settings.connections,
+            },
+            ..settings
+        };
         let mut scene = Self {
             family,
             mode,

@@ -167,7 +167,7 @@ fn modes(config: &Config, found: &mut Found) {
 
 /// What only a mode that relays needs.
 fn relay(config: &Config, found: &mut Found) {
-    if !config.mode().relays {
+    if !config.mode().relays() {
         return;
     }
     if config

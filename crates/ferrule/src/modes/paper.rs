@@ -3,6 +3,7 @@
 use std::fs;
 
 use ferrule_core::desired::Desired;
+use ferrule_core::facts::Connections;
 use ferrule_core::model::Family;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
 
@@ -26,7 +27,7 @@ pub static PAPER: Mode = Mode {
     chains: "paper",
     render: |desired, family, _, _| Ok(lines(desired, family)),
     on_exit: OnExit::Remove,
-    relays: false,
+    connections: Connections::Tracked,
 };
 
 struct Paper(Family);

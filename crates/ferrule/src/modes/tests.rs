@@ -125,14 +125,26 @@ fn usp_001_usp_067_the_program_tells_its_mode_and_its_health() {
 
 #[test]
 fn every_mode_sweeps_those_that_do_not_share_its_chains() {
-    let others = |name| {
+    let others = |name, part| {
         let mode = find(name).unwrap();
-        let others = mode.others().filter(|mode| mode.about.is_some());
+        let others = mode.others(part).filter(|mode| mode.about.is_some());
         others.map(|mode| mode.name).collect::<Vec<_>>()
     };
-    assert_eq!(others("nftables"), ["iptables", "ipvs", "userspace"]);
-    assert_eq!(others("iptables"), ["nftables", "userspace"]);
-    assert_eq!(others("ipvs"), ["nftables", "userspace"]);
-    assert_eq!(others("userspace"), ["iptables", "nftables", "ipvs"]);
+    let family = Part::Family(Family::V4);
+    assert_eq!(
+        others("nftables", family),
+        ["iptables", "ipvs", "userspace"]
+    );
+    assert_eq!(others("iptables", family), ["nftables", "userspace"]);
+    assert_eq!(others("ipvs", family), ["nftables", "userspace"]);
+    assert_eq!(
+        others("userspace", family),
+        ["iptables", "nftables", "ipvs"]
+    );
+    // What belongs to no family is nobody else's: the sets of ipvs, when iptables follows it.
+    assert_eq!(
+        others("iptables", Part::Node),
+        ["nftables", "ipvs", "userspace"]
+    );
     assert_eq!(find(DEFAULT.name).map(|mode| mode.name), Some("iptables"));
 }

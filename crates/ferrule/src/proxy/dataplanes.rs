@@ -30,7 +30,7 @@ pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
             continue;
         }
         let dataplane = open(family);
-        let own_flows = options.dry_run || options.config.mode().relays;
+        let own_flows = options.dry_run || options.config.mode().relays();
         match dataplane.and_then(|dataplane| backend(family, dataplane, own_flows)) {
             Ok(backend) => backends.push(backend),
             Err(error) => failures.push((family, error)),

@@ -49,7 +49,7 @@ fn run(mode: &'static Mode, parts: &Receiver<Part>) {
         };
         match part {
             Ok(part) => {
-                let todo = mode.others().map(|other| (other, part));
+                let todo = mode.others(part).map(|other| (other, part));
                 pending.extend(todo.filter(|(other, part)| !remove(other, *part, true)));
                 wait = FIRST;
             }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ferrule_core::model::{Family, PortKey};
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Watcher, Work};
@@ -17,6 +18,8 @@ pub enum Call {
     Delta(Family, Vec<PortKey>, Vec<PortKey>),
     /// To remove everything.
     Remove(Family),
+    /// To do what comes due by itself; noted only where that was planned.
+    Tick,
 }
 
 /// Shared between the recorder and the test that watches it.
@@ -29,6 +32,8 @@ struct State {
     local: Vec<IpAddr>,
     failures: VecDeque<io::ErrorKind>,
     broken: Option<Family>,
+    /// What the next ticks return: when the one after is due, or a failure.
+    ticks: VecDeque<Option<Duration>>,
 }
 
 impl Script {
@@ -40,6 +45,11 @@ impl Script {
     /// Every call for this family fails.
     pub fn break_family(&self, family: Family) {
         self.with(|state| state.broken = Some(family));
+    }
+
+    /// The next tick is followed by another one after so long; `None` fails.
+    pub fn tick_again(&self, after: Option<Duration>) {
+        self.with(|state| state.ticks.push_back(after));
     }
 
     /// Takes the calls made so far.
@@ -104,5 +114,18 @@ impl Dataplane for Recorder {
 
     fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
         Vec::new()
+    }
+
+    fn tick(&mut self, now: Instant) -> Result<Option<Instant>, ApplyError> {
+        let planned = self.1.with(|state| {
+            let planned = state.ticks.pop_front();
+            state.calls.extend(planned.map(|_| Call::Tick));
+            planned
+        });
+        match planned {
+            None => Ok(None),
+            Some(Some(after)) => Ok(Some(now + after)),
+            Some(None) => Err(ApplyError::OutOfSync(io::ErrorKind::TimedOut.into())),
+        }
     }
 }

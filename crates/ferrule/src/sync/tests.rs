@@ -736,3 +736,31 @@ fn a_mode_that_leaves_nothing_behind_removes_its_rules_at_the_end() {
         assert_eq!(diary.lines("removed").len(), removed);
     }
 }
+
+#[test]
+fn what_comes_due_by_itself_is_done_without_a_sync_and_its_failure_is_followed_by_a_full_one() {
+    let script = Script::default();
+    // After the sync, when it is due, and then it fails.
+    script.tick_again(Some(Duration::ZERO));
+    script.tick_again(Some(Duration::ZERO));
+    script.tick_again(None);
+    let inputs = vec![
+        lists(vec![service("a", "10.96.0.1")]),
+        Next::Late,
+        Next::Late,
+        Next::Late,
+    ];
+    run(&script, inputs);
+    let calls = script.take_calls();
+    let kinds: Vec<&str> = calls
+        .iter()
+        .map(|call| match call {
+            Call::Full(..) => "full",
+            Call::Delta(..) => "delta",
+            Call::Remove(_) => "remove",
+            Call::Tick => "tick",
+        })
+        .collect();
+    assert_eq!(kinds[..4], ["full", "full", "tick", "tick"], "{calls:?}");
+    assert_eq!(kinds[4..], ["tick", "full"], "{calls:?}");
+}

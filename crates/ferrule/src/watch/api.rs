@@ -95,6 +95,9 @@ pub struct Annotations {
     /// When the change happened that led to this state of a slice.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub trigger_time: Option<String>,
+    /// How mode ipvs chooses endpoints of a Service.
+    #[serde(rename = "ferrule.dev/ipvs-scheduler")]
+    pub ipvs_scheduler: Option<String>,
     /// On a bookmark: the list is complete.
     #[serde(rename = "k8s.io/initial-events-end")]
     pub initial_events_end: Option<String>,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::recorder::{Answer, Recorder, Script};
+use crate::wire::{Writer, messages};
 
 fn flow() -> Flow {
     let original = Tuple {

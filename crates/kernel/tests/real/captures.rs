@@ -7,39 +7,10 @@ use ferrule_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
 use ferrule_kernel::nft::{Batch, Chain, Element, Nft, Object, Table, Value, Verdict};
 use ferrule_kernel::recorder::{Recorder, Script};
 use ferrule_kernel::socket::{Protocol, Received, Socket};
-use ferrule_kernel::wire::{HEADER, Message, messages};
+use ferrule_kernel::wire::{Message, messages};
 
 use crate::sample::{TABLE, sample};
-use crate::support::{Tap, captured, in_namespace, run};
-
-/// The first message of this kind, with the port and the number of the request taken out.
-fn pick(datagrams: &[Vec<u8>], kind: u16) -> Vec<u8> {
-    for datagram in datagrams {
-        let mut at = 0;
-        while let Some(Ok(message)) = messages(&datagram[at..]).next() {
-            let len = HEADER + message.body.len();
-            if message.kind == kind {
-                let mut bytes = datagram[at..at + len].to_vec();
-                bytes[8..16].fill(0);
-                without_pointer(&mut bytes);
-                return bytes;
-            }
-            at += len.next_multiple_of(4);
-        }
-    }
-    panic!("no message of kind {kind:#x}");
-}
-
-/// A kernel without symbol names gives an address as the type of a set. It differs at every boot.
-fn without_pointer(bytes: &mut [u8]) {
-    const DIGITS: usize = 16;
-    let found = bytes.windows(2 + DIGITS).position(|window| {
-        window.starts_with(b"0x") && window[2..].iter().all(u8::is_ascii_hexdigit)
-    });
-    if let Some(at) = found {
-        bytes[at + 2..at + 2 + DIGITS].fill(b'0');
-    }
-}
+use crate::support::{Tap, captured, in_namespace, pick, run};
 
 fn read(bytes: &[u8]) -> Message<'_> {
     messages(bytes).next().unwrap().unwrap()
@@ -57,7 +28,7 @@ fn what_the_kernel_says_about_a_table_is_what_was_kept() {
     in_namespace(|| {
         let family = Family::V4;
         let sent = sample(family).batch();
-        let mut nft = Nft::new(Tap::open());
+        let mut nft = Nft::new(Tap::open(Protocol::Netfilter));
         nft.commit(&sent).unwrap();
         let tap = |nft: &mut Nft<Tap>| std::mem::take(&mut nft.transport_mut().received);
         tap(&mut nft);
@@ -105,7 +76,7 @@ fn what_the_kernel_says_about_a_table_is_what_was_kept() {
 #[test]
 fn what_the_kernel_says_to_a_mistake_is_what_was_kept() {
     in_namespace(|| {
-        let mut nft = Nft::new(Tap::open());
+        let mut nft = Nft::new(Tap::open(Protocol::Netfilter));
         let mut batch = Batch::new(Family::V4, TABLE);
         batch.add_table(&Table::new(TABLE));
         batch.add_chain(&Chain::new("c"));
@@ -199,7 +170,7 @@ fn a_flow_is_understood_as_kept() {
             zone: 3,
             ..Flow::new(original, reply)
         };
-        let mut conntrack = Conntrack::new(Tap::open());
+        let mut conntrack = Conntrack::new(Tap::open(Protocol::Netfilter));
         conntrack.insert(&flow).unwrap();
         conntrack.flows(&Filter::all(Family::V4), |_| true).unwrap();
         let now = pick(&conntrack.transport_mut().received, 0x100);

@@ -8,6 +8,7 @@
     reason = "this is all tests; the exceptions of clippy.toml do not reach their helpers"
 )]
 
+mod addresses;
 mod captures;
 mod compat;
 mod counters;
@@ -18,5 +19,7 @@ mod packets;
 mod refusals;
 mod round_trip;
 mod sample;
+mod sets;
 mod support;
+mod tap;
 mod watching;

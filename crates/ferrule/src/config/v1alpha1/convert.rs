@@ -12,7 +12,7 @@ use super::{
 use ferrule_dataplane::userspace::PortalsBy;
 
 use crate::config::{Config, Conntrack, Ipvs};
-use crate::modes::{self, Section};
+use crate::modes::{self, Mode, Section};
 
 impl From<KubeProxyConfiguration> for Config {
     /// Expects a file whose defaults are filled in.
@@ -101,7 +101,7 @@ fn conntrack_from(file: &KubeProxyConntrackConfiguration) -> Conntrack {
 impl From<&Config> for KubeProxyConfiguration {
     fn from(config: &Config) -> Self {
         let config = config.clone();
-        let relays = modes::find(&config.mode).is_some_and(|mode| mode.relays);
+        let relays = modes::find(&config.mode).is_some_and(Mode::relays);
         let mut file = Self {
             kind: KIND.to_owned(),
             api_version: API_VERSION.to_owned(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use ferrule_core::model::{
     DEFAULT_AFFINITY_SECONDS, Family, PerFamily, Port, Protocol, Service, ServiceKey, ServicePort,
@@ -70,9 +71,29 @@ pub(super) fn service(object: api::Object, mut report: Report) -> Event {
         external_policy_field,
         health_check_field: health_check_port(spec.health_check_node_port, asked, &mut report),
         affinity_seconds: affinity(&spec, &mut report),
+        scheduler: scheduler(metadata.annotations.ipvs_scheduler, &mut report),
         ports,
     };
     report.put(Object::Service(service))
+}
+
+/// The schedulers of Linux; which of them a kernel has shows when one is used.
+const SCHEDULERS: [&str; 14] = [
+    "dh", "fo", "lblc", "lblcr", "lc", "mh", "nq", "ovf", "rr", "sed", "sh", "twos", "wlc", "wrr",
+];
+
+/// The scheduler of mode ipvs that the Service asks for.
+fn scheduler(asked: Option<String>, report: &mut Report) -> Option<Arc<str>> {
+    let name = asked?;
+    if SCHEDULERS.contains(&name.as_str()) {
+        return Some(name.into());
+    }
+    let known = SCHEDULERS.join(", ");
+    report.warn(
+        "metadata.annotations[ferrule.dev/ipvs-scheduler]",
+        format!("{name:?} is not one of {known}; mode ipvs uses its default"),
+    );
+    None
 }
 
 /// The cluster IP of each family: by position in `ipFamilies`, or without those the one IP.

@@ -321,6 +321,22 @@ fn core_091_cluster_ips_are_canonical() {
 }
 
 #[test]
+fn a_scheduler_is_one_of_linux_or_none() {
+    let asking = |name: &str| {
+        let annotations = json!({ "ferrule.dev/ipvs-scheduler": name, "other": "x" });
+        let (service, event) = put(with(plain(), "/metadata/annotations", annotations));
+        (
+            service.scheduler.as_deref().map(str::to_owned),
+            fields(&event),
+        )
+    };
+    assert_eq!(asking("mh"), (Some("mh".to_owned()), vec![]));
+    let field = "metadata.annotations[ferrule.dev/ipvs-scheduler]".to_owned();
+    assert_eq!(asking("MH; rm -r"), (None, vec![field]));
+    assert_eq!(put(plain()).0.scheduler, None);
+}
+
+#[test]
 fn affinity_lasts_as_asked_or_three_hours() {
     let sticky = with(plain(), "/spec/sessionAffinity", json!("ClientIP"));
     let lasting = |seconds| {
