@@ -220,7 +220,7 @@ static IPVS: Mode = Mode {
     gate: Some(Gate::KubeProxyIPVS),
     section: Section::Ipvs,
     node_port_addresses: &[],
-    audit: Audit::Hourly,
+    audit: Audit::EverySyncPeriod,
     idle_endpoints: true,
     metrics: &[Group::Restore],
     packets: None,

@@ -287,26 +287,24 @@ impl<T: Transport> Ipvs<T> {
     }
 
     fn write_rules(&mut self, old: Option<&Statics>, new: &Statics) -> Result<usize, ApplyError> {
-        let sent = match old {
-            Some(old) => {
-                let mut index = RuleIndex::default();
-                let document = rules::delta(&LAYOUT, &[], &mut index, (old, new), Ruleset::default);
-                if document.len() == 0 {
-                    return Ok(0);
-                }
-                self.tables.send(&document)
+        let sent = if let Some(old) = old {
+            let mut index = RuleIndex::default();
+            let both = (old, new);
+            let document = rules::delta(&LAYOUT, &[], &mut index, both, Ruleset::default);
+            if document.len() == 0 {
+                return Ok(0);
             }
-            None => {
-                let wanted = Ruleset {
-                    statics: new.clone(),
-                    ..Ruleset::default()
-                };
-                self.tables.reconcile(|there| {
-                    let mut document = rules::full(&LAYOUT, there, &wanted);
-                    document.append(leftovers(&LAYOUT, &[&iptables::LAYOUT], there));
-                    document
-                })
-            }
+            self.tables.send(&document)
+        } else {
+            let wanted = Ruleset {
+                statics: new.clone(),
+                ..Ruleset::default()
+            };
+            self.tables.reconcile(|there| {
+                let mut document = rules::full(&LAYOUT, there, &wanted);
+                document.append(leftovers(&LAYOUT, &[&iptables::LAYOUT], there));
+                document
+            })
         };
         Ok(sent.map_err(|failure| failure.error)?.steps)
     }

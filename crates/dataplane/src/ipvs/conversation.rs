@@ -155,7 +155,7 @@ impl<T: Transport> Conversation<T> {
                 }
                 Some(header) if !has_shape(header, &shape) => {
                     let entries: Vec<Entry> = entries_of(wanted, set).collect();
-                    self.replace_set(shape, &entries)
+                    self.replace_set(&shape, &entries)
                         .map_err(|error| failed(format!("replace set {}", header.name), error))?;
                     written += 1;
                 }
@@ -188,17 +188,16 @@ impl<T: Transport> Conversation<T> {
         }
     }
 
-    fn replace_set(&mut self, shape: ipset::Set, entries: &[Entry]) -> Result<(), RequestError> {
-        let name = shape.name.clone();
+    fn replace_set(&mut self, shape: &ipset::Set, entries: &[Entry]) -> Result<(), RequestError> {
         let interim = interim(self.family);
         // Perhaps somebody died half-way.
         self.sets.destroy(interim)?;
         self.sets.create_new(&ipset::Set {
             name: interim.to_owned(),
-            ..shape
+            ..shape.clone()
         })?;
         first(self.sets.add(interim, entries)?)?;
-        self.sets.swap(interim, &name)?;
+        self.sets.swap(interim, &shape.name)?;
         self.sets.destroy(interim).map(drop)
     }
 

@@ -130,16 +130,12 @@ impl Drains {
             let Some(count) = counts.get(address) else {
                 return false;
             };
-            match drain.next(*count, now, linger) {
-                Some(next) => {
-                    *drain = next;
-                    true
-                }
-                None => {
-                    over.push(*address);
-                    false
-                }
+            let next = drain.next(*count, now, linger);
+            match next {
+                Some(next) => *drain = next,
+                None => over.push(*address),
             }
+            next.is_some()
         });
         if drains.is_empty() {
             self.by_server.remove(server);

@@ -152,14 +152,13 @@ fn resolve(frontend: &Frontend) -> (Option<Pool>, KeptOut) {
 
 impl Renderer<'_> {
     fn frontend(&mut self, frontend: &Frontend) {
-        match frontend.ip {
-            Some(ip) => self.address(frontend, ip),
-            None => {
-                let context = self.context;
-                for ip in &context.node_ports {
-                    self.address(frontend, *ip);
-                }
-            }
+        let context = self.context;
+        let ips = match &frontend.ip {
+            Some(ip) => std::slice::from_ref(ip),
+            None => &context.node_ports,
+        };
+        for ip in ips {
+            self.address(frontend, *ip);
         }
     }
 

@@ -163,7 +163,7 @@ impl Builder<'_> {
             rules.extend(self.accept_external(Set::ExternalIp));
         }
         if self.has(Set::ExternalIpLocal) {
-            rules.push(self.from_node(Set::ExternalIpLocal, DST));
+            rules.push(self.masquerade_node(Set::ExternalIpLocal, DST));
             rules.extend(self.accept_external(Set::ExternalIpLocal));
         }
         rules.push(Rule::new([Part::ToLocal], Target::Jump(NODE_PORT)));
@@ -186,7 +186,7 @@ impl Builder<'_> {
 
     /// A process on this node has the Service's address as its source: a pod of another node would
     /// answer to that node.
-    fn from_node(&self, set: Set, fields: &'static str) -> Rule {
+    fn masquerade_node(&self, set: Set, fields: &'static str) -> Rule {
         self.rule(set, fields, &[Part::FromLocal], Target::Jump(MARK_MASQ))
     }
 
@@ -235,7 +235,7 @@ impl Builder<'_> {
     fn load_balancers(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         if self.has(Set::LoadBalancerLocal) {
-            rules.push(self.from_node(Set::LoadBalancerLocal, DST));
+            rules.push(self.masquerade_node(Set::LoadBalancerLocal, DST));
             rules.push(self.rule(Set::LoadBalancerLocal, DST, &[], Target::Return));
         }
         rules.push(Rule::new([], Target::Jump(MARK_MASQ)));

@@ -88,6 +88,12 @@ fn happen(cluster: &mut Cluster, happening: &Happening) {
         .slice(slice(&slice_name, &name, &pods));
 }
 
+fn happen_all(cluster: &mut Cluster, all: &[Happening]) {
+    for happening in all {
+        happen(cluster, happening);
+    }
+}
+
 /// Any machine, most of it from one of these clusters, some of it changed by others.
 fn machines() -> impl Strategy<Value = (Vec<Happening>, Vec<u8>)> {
     (happenings(), prop::collection::vec(any::<u8>(), 0..6))
@@ -186,11 +192,11 @@ proptest! {
         new in happenings(),
     ) {
         let mut cluster = cluster();
-        old.iter().for_each(|happening| happen(&mut cluster, happening));
+        happen_all(&mut cluster, &old);
         cluster.step();
         let mut installed = written(&wanted(&cluster));
         disturb(&mut installed, &disturbances);
-        new.iter().for_each(|happening| happen(&mut cluster, happening));
+        happen_all(&mut cluster, &new);
         cluster.step();
         let wanted = wanted(&cluster);
         let before = Contents { occupied: installed.occupied(), barred: BTreeSet::new() };
@@ -232,11 +238,11 @@ proptest! {
             holds_at_every_moment(installed.clone(), &difference.steps, &from_scratch);
             installed = after(installed, &difference.steps);
             prop_assert_eq!(&installed, &end);
-            let rules = difference.steps.iter().filter_map(|step| match step {
+            let mut rules = difference.steps.iter().filter_map(|step| match step {
                 Step::Rules(contents) => Some(contents),
                 _ => None,
             });
-            let rules = rules.last().unwrap_or(&before);
+            let rules = rules.next_back().unwrap_or(&before);
             prop_assert_eq!(rules, &from_scratch.contents());
             closed.clear();
             for (key, server) in &installed.servers {
@@ -251,10 +257,10 @@ proptest! {
     #[test]
     fn two_states_differ_in_what_is_touched(old in happenings(), new in happenings()) {
         let mut one = cluster();
-        old.iter().for_each(|happening| happen(&mut one, happening));
+        happen_all(&mut one, &old);
         one.step();
         let mut other = cluster();
-        new.iter().for_each(|happening| happen(&mut other, happening));
+        happen_all(&mut other, &new);
         other.step();
         let (old, new) = (wanted(&one), wanted(&other));
         let touched = Touched::between(&old, &new);

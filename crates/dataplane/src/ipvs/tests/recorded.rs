@@ -164,7 +164,8 @@ fn ipvs_019_virtual_servers_are_those_of_kube_proxy() {
             let protocol = if key.protocol == 6 { "TCP" } else { "UDP" };
             let mut line = format!("{protocol} {socket} {}", service.scheduler);
             if service.timeout > 0 {
-                line += &format!(" -p {}", service.timeout);
+                line += " -p ";
+                line += &service.timeout.to_string();
             }
             for destination in service.destinations.iter() {
                 line += &destination.to_string().replace("10.244.0", " ");

@@ -176,8 +176,8 @@ fn sources_are_allowed_before_the_rest_is_dropped() {
 fn ipvs_032_who_is_masqueraded_on_the_way_to_cluster_ips() {
     let line = |masquerade, detector| {
         let context = statics::Context {
-            masquerade,
             detector,
+            masquerade,
             ..context(Family::V4)
         };
         let lines = restore(&context, &with(&[Set::ClusterIp]));
