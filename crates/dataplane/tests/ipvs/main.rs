@@ -1,6 +1,11 @@
 //! Mode ipvs on a real kernel. Few kernels have IPVS; `cargo xtask uml` brings one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests are tests"
+)]
 #![expect(
     clippy::disallowed_methods,
     reason = "the clock comes from whoever calls, and here that is the test"

@@ -171,13 +171,13 @@ fn ipvs_059_ipvs_060_an_open_connection_outlives_its_endpoint_and_then_the_desti
             );
         }
         let now = Instant::now();
-        assert!(scene.tick(now + Duration::from_secs(60)).is_some());
+        assert!(scene.tick(now + Duration::from_mins(1)).is_some());
         assert_eq!(weights(&scene).len(), 2, "it is still connected");
         drop(connection);
         // What ended is remembered a while by the kernel, and does not keep it.
-        let mut later = now + Duration::from_secs(120);
+        let mut later = now + Duration::from_mins(2);
         for _ in 0..200 {
-            later += Duration::from_secs(60);
+            later += Duration::from_mins(1);
             if scene.tick(later).is_none() {
                 break;
             }
