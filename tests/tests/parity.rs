@@ -40,6 +40,9 @@ const LISTS: [List; 5] = [
 
 const QUIRKS: RangeInclusive<u32> = 1..=45;
 
+/// What one tenant or one bad day could break.
+const DEFECTS: RangeInclusive<u32> = 1..=22;
+
 /// Object model, change tracking, topology, node addresses: what `core` answers for today.
 const DECIDED: [RangeInclusive<u32>; 3] = [79..=99, 104..=109, 113..=116];
 
@@ -73,6 +76,17 @@ fn every_quirk_is_kept_fixed_or_later_and_says_how() {
 }
 
 #[test]
+fn every_defect_has_exactly_one_row_in_order_and_names_its_tests() {
+    let defects = rows("D");
+    let ids: Vec<u32> = defects.iter().map(|row| row.id).collect();
+    assert_eq!(ids, DEFECTS.collect::<Vec<_>>());
+    for row in &defects {
+        assert!(!row.tests.is_empty(), "D-{:02} names no test", row.id);
+        assert_eq!(fault_of_quirk(row), None);
+    }
+}
+
+#[test]
 fn what_core_decides_is_not_put_off() {
     let put_off = |row: &Row| row.status == "later" && DECIDED.iter().any(|r| r.contains(&row.id));
     let ids: Vec<u32> = rows("CORE")
@@ -86,7 +100,7 @@ fn what_core_decides_is_not_put_off() {
 #[test]
 fn every_named_test_exists() {
     let known = test_names();
-    for row in behaviours().iter().chain(&rows("Q")) {
+    for row in behaviours().iter().chain(&rows("Q")).chain(&rows("D")) {
         let missing: Vec<_> = row
             .tests
             .iter()

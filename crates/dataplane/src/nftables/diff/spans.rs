@@ -55,7 +55,7 @@ pub fn repair(set: &Name, present: &[Element], wanted: &[Element]) -> Vec<Step> 
     if present == ranges::elements(ranges::ranges(&present)) {
         return change(set, &present, wanted);
     }
-    // Half a range, or one with a remark: none of ours.
+    // Half a range, or one with a comment: none of ours.
     let mut steps = vec![Step::FlushOwn(Name::clone(set))];
     if !wanted.is_empty() {
         steps.push(Step::AddOwn(Name::clone(set), wanted.to_vec()));
