@@ -58,16 +58,12 @@ pub fn growth(
     for change in changes {
         let key = frontend(change.wrapping_mul(7919) % services);
         let third = Element::value(key.number(2), endpoint(0, 2));
-        let goto = |count: &str| Element::verdict(key, Verdict::Goto(count.into()));
-        for (from, to) in [("pick-2", "pick-3"), ("pick-3", "pick-2")] {
+        for more in [true, false] {
             let start = Instant::now();
             let mut batch = Batch::new(Family::V4, TABLE);
-            if to == "pick-3" {
+            if more {
                 batch.add_elements("endpoints", [&third]);
-            }
-            batch.delete_elements("service-ips", [goto(from)]);
-            batch.add_elements("service-ips", [goto(to)]);
-            if to == "pick-2" {
+            } else {
                 batch.delete_elements("endpoints", [&third]);
             }
             nft.commit(&batch)?;
@@ -102,13 +98,13 @@ fn table(services: u32) -> Batch {
     let jump = Expr::Verdict(Verdict::Jump("services".into()));
     batch.add_rule(&Rule::new("nat-output", vec![jump]));
     batch.add_rule(&Rule::new("services", dispatch()));
-    for count in [2, 3] {
-        let name = format!("pick-{count}");
-        batch.add_chain(&Chain::new(name.as_str()));
-        batch.add_rule(&Rule::new(name, pick(count)));
+    let chain: Name = "pick".into();
+    batch.add_chain(&Chain::new(chain.clone()));
+    // Of four slots some are empty.
+    for slots in [4, 2] {
+        batch.add_rule(&Rule::new(chain.clone(), pick(slots)));
     }
-    let pick: Name = "pick-2".into();
-    let verdict = |service| Element::verdict(frontend(service), Verdict::Goto(pick.clone()));
+    let verdict = |service| Element::verdict(frontend(service), Verdict::Goto(chain.clone()));
     batch.add_elements("service-ips", (0..services).map(verdict));
     let slots = (0..services).flat_map(|service| [0, 1].map(|slot| (service, slot)));
     batch.add_elements(
@@ -138,12 +134,12 @@ fn dispatch() -> Vec<Expr> {
     expressions
 }
 
-fn pick(count: u32) -> Vec<Expr> {
+fn pick(slots: u32) -> Vec<Expr> {
     let mut expressions = load_frontend();
     expressions.extend([
         Expr::Numgen {
             kind: NumgenKind::Random,
-            modulus: count,
+            modulus: slots,
             offset: 0,
             into: Reg::new(3),
         },

@@ -4,9 +4,9 @@
 //! so that a change costs what changed; `diff` turns two drawings into steps; `apply`
 //! sends them.
 //!
-//! The layout: `service-ips` leads from an address to a chain `pick-K`, which all Services with K
-//! endpoints share; that chain draws a slot and finds the endpoint by address and slot in
-//! `ferrule-endpoints`. NodePorts have maps of their own without the address. What packets meet is
+//! The layout: `service-ips` leads from an address to a chain `pick-up-to-K`, which all Services with
+//! up to K endpoints share; that chain draws a slot and finds the endpoint by address and slot in
+//! `ferrule-endpoints`, and draws again if there is none. NodePorts have maps of their own without the address. What packets meet is
 //! in chains with kube-proxy's names, hooks and priorities.
 //!
 //! Service ports whose clients stay with their endpoint have a chain of their own, `stay-…`, and a

@@ -6,7 +6,7 @@
 //! kube-proxy tells the chains that it may delete.
 
 use std::net::IpAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 
 use ferrule_core::desired::{Endpoint, Pool};
 use ferrule_core::model::PortKey;
@@ -254,15 +254,42 @@ impl MatchKey {
     }
 }
 
-/// A chain that chooses among so many endpoints. All Services that need the same share it.
+/// From how many slots a packet draws its endpoint.
+///
+/// A verdict that changes makes the kernel look at all verdicts of the table again. So most
+/// Services lead to a chain for up to so many endpoints, and one more or less changes no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Draw {
+    /// There is an endpoint in every one of them, and behind them those of another pool.
+    Exactly(NonZeroU32),
+    /// Some at the end may be empty: a packet that draws one of them draws again. A power of two.
+    UpTo(NonZeroU32),
+}
+
+/// Up to so many endpoints make no difference to the verdict that leads to them. A Service that goes
+/// from one to two and back, as in every rollout of a single pod, stays below it.
+const FEWEST_SLOTS: u32 = 4;
+
+impl Draw {
+    /// To draw one of `count` endpoints, the last of their Service.
+    pub fn up_to(count: NonZeroU32) -> Self {
+        let slots = count.get().max(FEWEST_SLOTS).checked_next_power_of_two();
+        match slots.and_then(NonZeroU32::new) {
+            Some(slots) => Self::UpTo(slots),
+            None => Self::Exactly(count),
+        }
+    }
+}
+
+/// A chain that chooses an endpoint. All Services that need the same share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pick {
     /// What of a packet is its key.
     pub match_key: MatchKey,
     /// The slot of the first endpoint.
     pub first: u32,
-    /// How many there are.
-    pub count: NonZeroUsize,
+    /// From how many slots it draws.
+    pub draw: Draw,
     /// Whether the client's address is replaced by this node's.
     pub masquerade: bool,
 }
@@ -282,7 +309,10 @@ impl Pick {
             first => format!("-from-{first}"),
         };
         let masquerade = if self.masquerade { "-masquerade" } else { "" };
-        format!("{match_key}{}{first}{masquerade}", self.count).into()
+        match self.draw {
+            Draw::Exactly(slots) => format!("{match_key}{slots}{first}{masquerade}").into(),
+            Draw::UpTo(slots) => format!("{match_key}up-to-{slots}{first}{masquerade}").into(),
+        }
     }
 
     /// Whether a chain of this name is such a one.

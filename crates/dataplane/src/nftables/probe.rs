@@ -1,7 +1,7 @@
 //! Whether the kernel can do what this mode writes for a family.
 
 use std::io;
-use std::num::NonZeroUsize;
+use std::num::NonZeroU32;
 
 use ferrule_core::desired::Desired;
 use ferrule_core::facts::Settings;
@@ -12,7 +12,7 @@ use ferrule_kernel::socket::Transport;
 use super::batch::put;
 use super::create;
 use super::diff::{RenderContext, add_pick};
-use super::names::{MatchKey, Pick};
+use super::names::{Draw, MatchKey, Pick};
 use super::{Nftables, Options};
 use crate::probe::{PROBE, probe};
 use crate::{kernel_family, said};
@@ -48,7 +48,7 @@ fn everything(family: Family, options: Options) -> Batch {
     let pick = Pick {
         match_key: MatchKey::Address,
         first: 0,
-        count: NonZeroUsize::MIN,
+        draw: Draw::up_to(NonZeroU32::MIN),
         masquerade: true,
     };
     add_pick(&pick, context).into_iter().for_each(add);

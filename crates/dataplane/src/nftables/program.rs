@@ -4,6 +4,7 @@
 //! `nft` has words for are written as it would write them, so that it lists them well.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ferrule_core::desired::Endpoint;
@@ -16,7 +17,7 @@ use ferrule_kernel::nft::expr::{
 use ferrule_kernel::nft::{Expr, Name, Reg, Rule, Value, Verdict};
 use ipnet::IpNet;
 
-use super::names::{Container, MatchKey, Pick};
+use super::names::{Container, Draw, MatchKey, Pick};
 
 /// Longest name of an interface.
 const LONGEST_INTERFACE: usize = 15;
@@ -267,18 +268,30 @@ pub fn pick(family: Family, pick: &Pick, mark: u32) -> Vec<Rule> {
     if pick.masquerade {
         rule(set_mark(mark).into());
     }
-    let count = u32::try_from(pick.count.get()).unwrap_or(u32::MAX);
-    rule(draw(family, pick, count));
+    match pick.draw {
+        Draw::Exactly(slots) => rule(draw(family, pick, slots.get())),
+        Draw::UpTo(slots) => {
+            for _ in 0..DRAWS {
+                rule(draw(family, pick, slots.get()));
+            }
+            rule(draw(family, pick, slots.get() / 2));
+        }
+    }
     // For a packet that met a change half way: the slot that it drew is no more, but the first
     // one is.
-    if count > 1 {
+    if pick.draw != Draw::Exactly(NonZeroU32::MIN) {
         rule(draw(family, pick, 1));
     }
     rules
 }
 
-/// Translates to one of so many endpoints.
-fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
+/// How often a packet draws from slots of which up to a half are empty, before it draws from the
+/// lower half, where none is. An endpoint of the upper half gets less than its share by at most one
+/// part in two to the power of this.
+const DRAWS: usize = 10;
+
+/// Translates to one of the endpoints in so many slots, unless that slot is empty.
+fn draw(family: Family, pick: &Pick, slots: u32) -> Vec<Expr> {
     let mut program = load_key(family, pick.match_key);
     let endpoints = pick
         .match_key
@@ -286,7 +299,7 @@ fn draw(family: Family, pick: &Pick, count: u32) -> Vec<Expr> {
     program.extend([
         Expr::Numgen {
             kind: NumgenKind::Random,
-            modulus: count,
+            modulus: slots,
             offset: pick.first,
             into: Reg::new(key_registers(family, pick.match_key)),
         },

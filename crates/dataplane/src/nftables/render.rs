@@ -3,7 +3,7 @@
 //! In: the facts about the node, and one exposure at a time. Out: [`Statics`] and [`Drawing`]s.
 //! Each exposure is drawn without looking at others, so that a change redraws only what changed.
 
-use std::num::NonZeroUsize;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ferrule_core::desired::{Action, Endpoint, Exposure, Frontend, FrontendKind, Masquerade, Pool};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use super::Options;
 use super::diff::RenderContext;
-use super::names::{self, Container, MatchKey, Pick};
+use super::names::{self, Container, Draw, MatchKey, Pick};
 use super::program::{self, Stay};
 use super::ruleset::{Drawing, OwnSet, Ruleset, Statics, elements};
 use crate::kernel_family;
@@ -349,7 +349,7 @@ impl Sketch<'_> {
             Pool::Local => (0, slots.local),
             Pool::Cluster => (slots.only_local, slots.endpoints.len() - slots.only_local),
         };
-        let count = NonZeroUsize::new(count)?;
+        let count = NonZeroU32::new(u32::try_from(count).unwrap_or(u32::MAX))?;
         // Clients of cluster IPs are marked before they get here.
         let masquerade =
             frontend.kind != FrontendKind::ClusterIp && frontend.masquerade == Masquerade::Always;
@@ -357,10 +357,16 @@ impl Sketch<'_> {
             let time = Duration::from_secs(seconds.get().into());
             return Some(Verdict::Goto(self.stay(pool, masquerade, time)));
         }
+        // Behind the local pool there may be endpoints that are not in it.
+        let last = pool == Pool::Cluster || slots.local == slots.endpoints.len();
         let pick = Pick {
             match_key,
             first: u32::try_from(first).unwrap_or(u32::MAX),
-            count,
+            draw: if last {
+                Draw::up_to(count)
+            } else {
+                Draw::Exactly(count)
+            },
             masquerade,
         };
         self.drawing.picks.insert(pick);

@@ -14,7 +14,7 @@ use ferrule_kernel::Family;
 use ferrule_kernel::nft::{Element, Field, MapData, Set, Value, Verdict};
 
 use super::diff::{Redrawn, RenderContext, Step};
-use super::names::{self, Container, MatchKey, Pick};
+use super::names::{self, Container, Draw, MatchKey, Pick};
 use super::ruleset::{Drawing, Ruleset};
 use super::{program, render};
 
@@ -122,13 +122,13 @@ fn both_pools_of_a_frontend_are_runs_of_its_slots() {
     let picks: Vec<_> = drawing.picks.iter().map(Pick::name).collect();
     assert_eq!(
         picks,
-        ["pick-2".into(), "pick-2-from-1".into()] as [Arc<str>; 2]
+        ["pick-2".into(), "pick-up-to-4-from-1".into()] as [Arc<str>; 2]
     );
     let goto = |name: &str| Element::verdict(Value::new(), Verdict::Goto(name.into())).data;
     assert_eq!(of(&drawing, Container::Outside)[0].data, goto("pick-2"));
     assert_eq!(
         of(&drawing, Container::Inside)[0].data,
-        goto("pick-2-from-1")
+        goto("pick-up-to-4-from-1")
     );
     assert_eq!(
         of(&drawing, Container::ServiceIps)[0].data,
@@ -364,11 +364,23 @@ fn chains_are_named_after_what_they_choose_from() {
     let pick = Pick {
         match_key: MatchKey::NodePort,
         first: 2,
-        count: 3.try_into().unwrap(),
+        draw: Draw::Exactly(3.try_into().unwrap()),
         masquerade: true,
     };
     assert_eq!(&*pick.name(), "nodeport-pick-3-from-2-masquerade");
     assert!(Pick::is_name(&pick.name()));
+    let up_to = |count: u32| Pick {
+        match_key: MatchKey::Address,
+        first: 0,
+        draw: Draw::up_to(count.try_into().unwrap()),
+        masquerade: false,
+    };
+    let names = [1, 4, 5, 8, 9, 1000].map(|count| up_to(count).name());
+    let slots = [4, 4, 8, 8, 16, 1024].map(|slots| Arc::from(format!("pick-up-to-{slots}")));
+    assert_eq!(names, slots);
+    assert!(Pick::is_name(&names[0]));
+    // More than any power of two that fits.
+    assert_eq!(&*up_to(u32::MAX).name(), "pick-4294967295");
     let key = exposure("web", &[], &[]).key;
     let label = names::label(&key);
     let set = names::affinity_set(&label, &endpoint(1, true, true), NonZeroU32::MIN);

@@ -24,7 +24,8 @@ fn listed(family: Family) -> String {
 }
 
 /// What stands between the braces after `head`, line by line.
-fn block(listing: &str, head: &str) -> Vec<String> {
+/// The lines of a chain or set in a listing.
+pub fn block(listing: &str, head: &str) -> Vec<String> {
     let start = listing.find(&format!("\t{head} {{\n"));
     let start = start.unwrap_or_else(|| panic!("no {head} in\n{listing}"));
     let lines = listing[start..].lines().skip(1);
@@ -319,7 +320,10 @@ fn nft_040_endpoints_have_the_slots_from_0_on_in_their_order() {
                 "dnat {x} to {x} daddr . meta l4proto . th dport . {slot} map @ferrule-endpoints"
             )
         };
-        assert_eq!(block(&listed(family), "chain pick-3"), [rule(3), rule(1)]);
+        // A slot that is drawn may be empty; of the lower half none is, and the first one never.
+        let mut rules = vec![rule(4); 10];
+        rules.extend([rule(2), rule(1)]);
+        assert_eq!(block(&listed(family), "chain pick-up-to-4"), rules);
     });
 }
 
@@ -341,7 +345,7 @@ fn nft_041_services_without_affinity_have_no_chains_and_sets_of_their_own() {
                 .slice(slice(family, &name, &pods));
         }
         scene.step();
-        // One that chooses among two, and one that does so for NodePorts.
+        // One that chooses among few, and one that does so for NodePorts.
         assert_eq!(count(&scene), (chains + 2, sets));
     });
 }

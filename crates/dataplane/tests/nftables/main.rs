@@ -5,6 +5,7 @@
     reason = "helpers of tests are tests"
 )]
 
+mod draws;
 mod elements;
 mod external;
 mod faults;

@@ -101,18 +101,18 @@ fn a_restart_writes_nothing_though_chains_are_left_that_nobody_needs() {
         let mut scene = Scene::new(family);
         scene
             .service(service(family, "plain", 1))
-            .slice(slice(family, "plain", &[a(1), a(2), a(3)]))
+            .slice(slice(family, "plain", &[a(1), a(2), a(3), a(4), a(5)]))
             .service(service(family, "sticky", 2).affinity(60))
             .slice(slice(family, "sticky", &[a(1)]));
         scene.whole();
-        // The count changes, and clients stay no more.
+        // There are so few that fewer slots do, and clients stay no more.
         scene
             .slice(slice(family, "plain", &[a(1)]))
             .service(service(family, "sticky", 2));
         scene.step();
         let stay = "stay-demo.sticky.http.tcp";
         let before = scene.snapshot();
-        assert!(has(&scene, "pick-3") && has(&scene, stay));
+        assert!(has(&scene, "pick-up-to-8") && has(&scene, stay));
         for _ in 0..2 {
             scene.restart();
             assert_eq!(scene.whole(), 0);
@@ -120,16 +120,16 @@ fn a_restart_writes_nothing_though_chains_are_left_that_nobody_needs() {
         assert_eq!(scene.step(), 0);
         assert_eq!(scene.snapshot(), before);
         // One is needed again, the other goes.
-        scene.slice(slice(family, "plain", &[a(1), a(2), a(3)]));
+        scene.slice(slice(family, "plain", &[a(1), a(2), a(3), a(4), a(5)]));
         scene.step();
-        assert!(has(&scene, "pick-3") && !has(&scene, stay));
+        assert!(has(&scene, "pick-up-to-8") && !has(&scene, stay));
         agrees_with_fresh(&mut scene);
         // And if none is needed again, all go.
         scene.slice(slice(family, "plain", &[a(1)])).step();
         scene.restart();
         assert_eq!(scene.whole(), 0);
         scene.service(service(family, "another", 3)).step();
-        assert!(!has(&scene, "pick-3"));
+        assert!(!has(&scene, "pick-up-to-8"));
         scene.restart();
         assert_eq!(scene.whole(), 0);
         agrees_with_fresh(&mut scene);
@@ -292,7 +292,7 @@ fn people_can_read_the_rules() {
         let text = run("nft", &["list", "ruleset"]);
         for part in [
             "comment \"rules for kube-proxy\"",
-            "comment \"demo/plain:http\" : goto pick-2",
+            "comment \"demo/plain:http\" : goto pick-up-to-4",
             "comment \"demo/none:http\" : goto reject-chain",
             "comment \"Drop traffic to unallocated ClusterIPs\"",
             "ct state new jump firewall-check",

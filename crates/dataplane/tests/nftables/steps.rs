@@ -120,8 +120,8 @@ fn nft_056_what_leads_elsewhere_is_replaced_in_one_transaction() {
             |(_, object)| matches!(object, Object::Elements(list) if &*list.set == "service-ips"),
         );
         assert_eq!(served.count(), 1);
-        // Another count of endpoints is another verdict.
-        let pods = [(address(family, 1, 1), true)];
+        // More endpoints than there are slots are another verdict.
+        let pods = [1, 2, 3, 4, 5].map(|y| (address(family, 1, y), true));
         scene.slice(slice(family, "s8", &pods)).step();
         assert_eq!(scene.snapshot().generation, before + 2);
         let served = heard(&mut watch).into_iter().filter_map(|(gone, object)| {

@@ -296,7 +296,7 @@ fn names_of_ours_with_other_types_are_replaced() {
             "add map T ferrule-endpoints { type inet_service : verdict ; }",
             "add set T ferrule-affinity-x { type inet_service ; }",
             "add chain T services { type filter hook input priority 3 ; }",
-            "add chain T pick-2 { type nat hook output priority 3 ; }",
+            "add chain T pick-up-to-4 { type nat hook output priority 3 ; }",
             "add chain T filter-input { type filter hook input priority 0 ; policy drop ; }",
             "add chain T somebody",
         ] {
