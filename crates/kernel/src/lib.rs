@@ -17,6 +17,7 @@ pub mod memory;
 pub mod netns;
 pub mod nfacct;
 pub mod nft;
+pub mod passing;
 #[cfg(any(test, feature = "testing"))]
 pub mod recorder;
 pub mod route;
