@@ -42,6 +42,17 @@ pub trait Dataplane: Send {
     /// What was attempted and why it failed. Some of it may be gone.
     fn remove(&mut self) -> Result<Applied, ApplyError>;
 
+    /// Leads no new connections anywhere. Connections that this process carries go on.
+    ///
+    /// # Errors
+    /// As [`Dataplane::remove`].
+    fn withdraw(&mut self) -> Result<Applied, ApplyError> {
+        self.remove()
+    }
+
+    /// Waits for the connections that this process carries, for as long as it may.
+    fn drain(&mut self) {}
+
     /// Watchers for external changes to what is programmed. Asked for after the first success:
     /// before it nothing is ours, and notifications of the first, large transaction cost much.
     /// The first report may be of a change that came between that success and now.

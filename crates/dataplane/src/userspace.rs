@@ -5,12 +5,14 @@
 //! holds ports of the node (`claims`) and has portals programmed: by default in a table of nftables
 //! that goes with the process (`render`, `table`, `firewall`), otherwise in the chains of iptables
 //! that kube-proxy had up to v1.25 (`chains`). `flows` removes what connection tracking remembers of
-//! portals that changed.
+//! portals that changed. `process` is what both families share, and `handover` gives its sockets to
+//! a process that takes its place.
 //!
 //! [`Work`]: crate::Work
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 
 use ferrule_core::model::Family;
 
@@ -19,6 +21,7 @@ mod chains;
 mod claims;
 mod firewall;
 mod flows;
+mod handover;
 mod names;
 mod plan;
 mod process;
@@ -49,6 +52,8 @@ pub struct Options {
     pub portals: PortalsBy,
     /// How the relay works.
     pub relay: relay::Options,
+    /// The Unix socket over which a successor takes over; none if there is to be none.
+    pub handover: Option<PathBuf>,
 }
 
 /// What leads to proxy ports.
@@ -72,6 +77,7 @@ impl Default for Options {
                 avoid: Some(NODE_PORTS),
                 ..relay::Options::default()
             },
+            handover: None,
         }
     }
 }

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use ferrule_core::facts::{DetectLocal, NodePortAddresses, Settings};
 use ferrule_core::model::{parse_cidr, parse_ip};
@@ -112,6 +113,11 @@ pub struct Config {
     pub udp_idle_timeout: Option<GoDuration>,
     /// What leads to these ports in mode userspace. No file has it.
     pub userspace_portals: PortalsBy,
+    /// How long connections may go on in mode userspace when the program is to end. No file has it.
+    pub userspace_drain: GoDuration,
+    /// The Unix socket over which a successor takes over in mode userspace; empty for none. No file
+    /// has it.
+    pub userspace_handover: String,
 }
 
 /// Settings of mode ipvs.
@@ -170,6 +176,10 @@ pub struct Conntrack {
     /// Of UDP with answers; zero leaves it alone.
     pub udp_stream_timeout: GoDuration,
 }
+
+/// How long connections go on unless configured otherwise: less than the time that Kubernetes gives
+/// a Pod to end.
+pub const USERSPACE_DRAIN: GoDuration = GoDuration::from_secs(25);
 
 impl Default for Config {
     /// What a file without settings means, before [`Config::set_platform_defaults`].
@@ -261,6 +271,9 @@ impl Config {
             mark: 1 << (self.masquerade_bit() & 31),
             localhost_node_ports: self.iptables_localhost_node_ports,
             portals: self.userspace_portals,
+            handover: Some(&self.userspace_handover)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
             relay: relay::Options {
                 // Validation has read it before.
                 proxy_ports: port_range::parse(&self.port_range).ok().flatten(),

@@ -51,8 +51,8 @@ pub struct Mode {
     /// Makes the kernel settings that it relies on, at every start and with `--init-only`: where
     /// they are as they must be, it writes nothing and needs no rights.
     pub prepare: fn(&Host, &Config) -> anyhow::Result<()>,
-    /// Opens what is there once per node, and returns what opens a family. Writes nothing.
-    pub open: fn(&Config) -> anyhow::Result<OpenFamily>,
+    /// Opens what is there once per node. Writes nothing.
+    pub open: fn(&Config) -> anyhow::Result<Opened>,
     /// Removes what it has in the kernel, whoever wrote it.
     pub remove: fn(Part) -> anyhow::Result<Applied>,
     /// Modes with the same chains cannot remove each other's: the word names these chains.
@@ -63,6 +63,27 @@ pub struct Mode {
     pub on_exit: OnExit,
     /// What becomes of connections to endpoints that get no new ones.
     pub connections: Connections,
+}
+
+/// What a mode has once per node.
+pub struct Opened {
+    /// Opens the families.
+    pub family: OpenFamily,
+    /// What carries connections, where that is this process.
+    pub relay: Option<Arc<Process>>,
+}
+
+impl Opened {
+    /// For a mode whose connections the kernel carries.
+    pub fn without_relay<F>(family: F) -> Self
+    where
+        F: FnMut(Family) -> anyhow::Result<Box<dyn Dataplane>> + 'static,
+    {
+        Self {
+            family: Box::new(family),
+            relay: None,
+        }
+    }
 }
 
 /// Opens the dataplane of one family.
@@ -164,7 +185,7 @@ static IPTABLES: Mode = Mode {
     },
     open: |config| {
         let (options, writers) = (config.iptables_options(), Writers::default());
-        Ok(Box::new(move |family| {
+        Ok(Opened::without_relay(move |family| {
             let opened = Iptables::open(family, options);
             let opened = opened.with_context(|| format!("no iptables support for {family}"))?;
             Ok(Box::new(opened.beside(&writers)))
@@ -199,7 +220,7 @@ static NFTABLES: Mode = Mode {
     prepare: |_, _| Ok(()),
     open: |config| {
         let (options, writers) = (config.nftables_options(), Writers::default());
-        Ok(Box::new(move |family| {
+        Ok(Opened::without_relay(move |family| {
             let opened = nftables::open_supported(family, options).map_err(explain)?;
             Ok(Box::new(opened.beside(&writers)))
         }))
@@ -237,7 +258,7 @@ static IPVS: Mode = Mode {
     },
     open: |config| {
         let options = config.ipvs_options();
-        Ok(Box::new(move |family| {
+        Ok(Opened::without_relay(move |family| {
             let opened = Ipvs::open(family, options.clone());
             let opened = opened.with_context(|| format!("no IPVS support for {family}"))?;
             Ok(Box::new(opened))
@@ -270,10 +291,14 @@ static USERSPACE: Mode = Mode {
     open: |config| {
         let options = config.userspace_options();
         let process = Process::start(&options, Arc::new(tell)).context("cannot start the relay")?;
-        Ok(Box::new(move |family| {
-            let opened = Userspace::open(family, options.clone(), process.clone());
-            Ok(Box::new(opened.map_err(explain)?))
-        }))
+        let relay = Some(process.clone());
+        Ok(Opened {
+            family: Box::new(move |family| {
+                let opened = Userspace::open(family, options.clone(), process.clone());
+                Ok(Box::new(opened.map_err(explain)?))
+            }),
+            relay,
+        })
     },
     remove: |part| match part {
         Part::Family(family) => Ok(Applied::steps(userspace::remove(family).map_err(explain)?)),
@@ -297,6 +322,10 @@ fn tell(notice: Notice) {
         }
         Notice::Share { key, open } => {
             tracing::warn!(ipFamily = %key.family, servicePortName = %key.port, open, "A Service port has its share of all descriptors; its new connections wait");
+        }
+        Notice::Handover { error } => {
+            let err = error_chain(&error);
+            tracing::error!(err, "Failed to hand sockets from one process to the next");
         }
         Notice::Failed { key, error } => {
             let err = error_chain(&error);

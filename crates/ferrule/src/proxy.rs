@@ -29,6 +29,7 @@ mod servers;
 mod signals;
 mod source;
 mod startup;
+mod succession;
 mod sweep;
 
 /// Runs the daemon with these arguments, the program's name not among them.

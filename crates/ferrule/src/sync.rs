@@ -48,6 +48,8 @@ pub enum Input {
     Addresses(Vec<IpAddr>),
     /// An external change to what is programmed: compare everything with the kernel.
     Resync(Family, ExternalChange),
+    /// What could not be programmed may be possible now.
+    Retry,
     /// The program is stopping.
     Stop,
 }
@@ -352,6 +354,12 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
                     lane.healing.noticed(now, change.clone());
                 }
             }
+            Input::Retry => {
+                for lane in self.lanes.iter_mut().filter(|lane| lane.begun) {
+                    lane.full = true;
+                    lane.pace.want();
+                }
+            }
             Input::Stop => {}
         }
     }
@@ -375,14 +383,26 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
         }
     }
 
-    /// Rules stay, unless they would lead nowhere without the program.
-    fn stop(mut self) {
-        if self.on_exit == OnExit::Keep {
+    /// Rules stay, unless they would lead nowhere without the program. Connections that it carries
+    /// are given the time they have.
+    fn stop(self) {
+        let Self {
+            mut lanes,
+            mut observer,
+            on_exit,
+            ..
+        } = self;
+        if on_exit == OnExit::Keep {
             return;
         }
-        for lane in &mut self.lanes {
-            let result = lane.dataplane.remove();
-            self.observer.removed(lane.family, result.as_ref());
+        for lane in &mut lanes {
+            let result = lane.dataplane.withdraw();
+            observer.removed(lane.family, result.as_ref());
+        }
+        // Health ports of Services close: nobody new is to be sent here.
+        drop(observer);
+        for lane in &mut lanes {
+            lane.dataplane.drain();
         }
     }
 

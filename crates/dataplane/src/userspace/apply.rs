@@ -14,9 +14,10 @@ use ferrule_core::model::{Family, PortKey, Protocol};
 
 use super::Options;
 use super::chains::{self, PortalChains};
-use super::claims::{self, Claims};
+use super::claims;
 use super::firewall::Firewall;
 use super::flows::StaleFlows;
+use super::handover::Purpose;
 use super::plan::{self, Change, Plan, Portal, Served};
 use super::process::Process;
 use super::relay::{Class, Key, Listen};
@@ -33,7 +34,6 @@ pub struct Userspace {
     options: Options,
     process: Arc<Process>,
     portals: Portals,
-    claims: Claims,
     flows: StaleFlows,
     served: BTreeMap<PortKey, Served>,
     /// Service ports that may have something that they do not need any more.
@@ -68,7 +68,6 @@ impl Userspace {
             options,
             process,
             portals,
-            claims: Claims::new(family),
             flows: StaleFlows::open(family)?,
             served: BTreeMap::new(),
             closing: BTreeSet::new(),
@@ -128,10 +127,11 @@ impl Userspace {
             if served.ports.contains_key(&class) {
                 continue;
             }
+            let address = self.address();
             let listen = Listen {
-                socket: None,
+                socket: self.process.inherited_lane(&relayed, class, address),
                 prefer: self.port_before(key, &served.plan, class),
-                address: self.address(),
+                address,
             };
             match self.process.relay().open(&relayed, class, listen) {
                 Ok(port) => drop(served.ports.insert(class, port)),
@@ -155,8 +155,10 @@ impl Userspace {
     /// Holds ports of the node. A portal whose port another process has stays closed: that process
     /// would never know where its connections went.
     fn claim(&mut self, key: &PortKey, served: &mut Served, local: &[IpAddr]) {
+        let mut claims = self.process.claims(self.family);
         for claim in claims::wanted(key, &served.plan, local) {
-            match self.claims.hold(claim, key) {
+            let inherited = self.process.inherited(&Purpose::Claim(self.family, claim));
+            match claims.hold(claim, key, inherited) {
                 Ok(()) => drop(served.claims.insert(claim)),
                 Err(error) => {
                     let port = claim.port;
@@ -205,7 +207,7 @@ impl Userspace {
         let relayed = self.key(key);
         let wanted = claims::wanted(key, &served.plan, local);
         for claim in served.claims.difference(&wanted) {
-            self.claims.release(*claim, key);
+            self.process.claims(self.family).release(*claim, key);
         }
         served.claims.retain(|claim| wanted.contains(claim));
         served.ports.retain(|class, _| {
@@ -286,6 +288,10 @@ impl Userspace {
 
 impl Dataplane for Userspace {
     fn apply(&mut self, work: &Work<'_>) -> Result<Applied, ApplyError> {
+        let process = Arc::clone(&self.process);
+        // While a successor gets ready nothing changes.
+        let _turn = process.turn();
+        process.inherit();
         let facts = work.desired.facts(self.family);
         self.process.set_inside(self.family, facts, work.local);
         let mut steps = 0;
@@ -329,8 +335,34 @@ impl Dataplane for Userspace {
         for key in std::mem::take(&mut self.served).into_keys() {
             self.process.relay().remove(&self.key(&key));
         }
-        self.claims = Claims::new(self.family);
+        self.process.claims(self.family).clear();
         Ok(Applied::steps(steps))
+    }
+
+    /// Removes portals and stops listening. Connections go on, with the endpoints they have. What a
+    /// successor uses too is left to it.
+    fn withdraw(&mut self) -> Result<Applied, ApplyError> {
+        let process = Arc::clone(&self.process);
+        let _turn = process.turn();
+        let replaced = process.is_replaced();
+        let steps = match &mut self.portals {
+            Portals::Nftables(table, _) if replaced => table.remove()?,
+            Portals::Nftables(table, firewall) => table.clear()? + firewall.remove(),
+            Portals::Iptables(_) if replaced => 0,
+            Portals::Iptables(chains) => chains.remove()?,
+        };
+        if replaced {
+            process.relay().leave_family(self.family);
+        } else {
+            process.relay().close_family(self.family);
+        }
+        self.served.clear();
+        process.claims(self.family).clear();
+        Ok(Applied::steps(steps))
+    }
+
+    fn drain(&mut self) {
+        self.process.drain();
     }
 
     fn watch(&mut self) -> Vec<Box<dyn Watcher>> {

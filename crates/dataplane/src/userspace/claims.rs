@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use ferrule_core::model::{Family, Port, PortKey, Protocol};
 use ferrule_kernel::inet::hold;
 
+use super::handover::Purpose;
 use super::plan::{Plan, is_relayed};
 use super::wildcard;
 
@@ -58,11 +59,34 @@ impl Claims {
         }
     }
 
-    /// Holds a port for a Service port, which may hold it already.
+    /// The sockets that hold ports, once more: for a successor.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn sockets(&self) -> io::Result<Vec<(Purpose, OwnedFd)>> {
+        let held = self.held.iter();
+        held.map(|(claim, (_, socket))| {
+            Ok((Purpose::Claim(self.family, *claim), socket.try_clone()?))
+        })
+        .collect()
+    }
+
+    /// Lets go of all.
+    pub fn clear(&mut self) {
+        self.held.clear();
+    }
+
+    /// Holds a port for a Service port, which may hold it already. A socket that does so may have
+    /// come from a predecessor.
     ///
     /// # Errors
     /// `AddrInUse` when another process, or another Service port, has it.
-    pub fn hold(&mut self, claim: Claim, owner: &PortKey) -> io::Result<()> {
+    pub fn hold(
+        &mut self,
+        claim: Claim,
+        owner: &PortKey,
+        inherited: Option<OwnedFd>,
+    ) -> io::Result<()> {
         if let Some((holder, _)) = self.held.get_mut(&claim) {
             // The desired state lets an address pass from one to another; there are no two at once.
             holder.clone_from(owner);
@@ -70,10 +94,11 @@ impl Claims {
         }
         let ip = claim.ip.unwrap_or_else(|| wildcard(self.family));
         let address = SocketAddr::new(ip, claim.port.get());
-        let socket = match claim.protocol {
-            Protocol::Tcp => hold::tcp(address)?,
-            Protocol::Udp => hold::udp(address)?,
-            Protocol::Sctp => return Err(io::ErrorKind::Unsupported.into()),
+        let socket = match (inherited, claim.protocol) {
+            (Some(socket), _) => socket,
+            (None, Protocol::Tcp) => hold::tcp(address)?,
+            (None, Protocol::Udp) => hold::udp(address)?,
+            (None, Protocol::Sctp) => return Err(io::ErrorKind::Unsupported.into()),
         };
         self.held.insert(claim, (owner.clone(), socket));
         Ok(())

@@ -156,19 +156,6 @@ impl Listen {
     }
 }
 
-/// A socket for a successor.
-#[derive(Debug)]
-pub struct HandedOver {
-    /// Which Service port it serves.
-    pub key: Key,
-    /// And which of its addresses.
-    pub class: Class,
-    /// Its port.
-    pub port: u16,
-    /// The socket.
-    pub socket: OwnedFd,
-}
-
 /// What stands behind a Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backends {
@@ -269,6 +256,11 @@ pub enum Notice {
         /// What the kernel said.
         error: io::Error,
     },
+    /// Sockets could not be passed between this process and one before or after it.
+    Handover {
+        /// Why.
+        error: io::Error,
+    },
 }
 
 /// Receives notices, on any thread. It must not block.
@@ -333,7 +325,7 @@ impl Relay {
     }
 
     /// Listens for one class of a Service port's addresses; returns the proxy port. Until
-    /// [`Relay::set`] says what is behind it, connections are reset.
+    /// [`Relay::set`] says what is behind it, clients wait.
     ///
     /// # Errors
     /// Why there is no socket. Nothing has changed.
@@ -420,44 +412,69 @@ impl Relay {
         }
     }
 
-    /// Stops listening without closing the sockets: connections that are being made wait in them for
-    /// a successor. Open connections go on here.
+    /// The sockets that are listened on, once more: for a successor, which may listen on them
+    /// beside this process.
     ///
     /// # Errors
-    /// No descriptor is left. What was not handed over is listened on as before.
-    pub fn hand_over(&self) -> io::Result<Vec<HandedOver>> {
-        let state = &mut *self.state();
-        let mut sockets = Vec::new();
-        for (key, entry) in &state.groups {
-            for (class, lane) in &entry.lanes {
-                sockets.push(HandedOver {
-                    key: key.clone(),
-                    class: *class,
-                    port: lane.port(),
-                    socket: lane.duplicate()?,
-                });
+    /// No descriptor is left.
+    pub fn sockets(&self) -> io::Result<Vec<(Key, Class, OwnedFd)>> {
+        let state = self.state();
+        let lanes = state.groups.iter().flat_map(|(key, entry)| {
+            let lanes = entry.lanes.iter();
+            lanes.map(move |(class, lane)| Ok((key.clone(), *class, lane.duplicate()?)))
+        });
+        lanes.collect()
+    }
+
+    /// Leaves the sockets of a family to a successor that listens on them too. Open connections go
+    /// on, and what endpoints reply to datagrams is passed on.
+    pub fn leave_family(&self, family: Family) {
+        let mut state = self.state();
+        let groups = state.groups.iter_mut();
+        for (_, entry) in groups.filter(|(key, _)| key.family == family) {
+            for lane in std::mem::take(&mut entry.lanes).into_values() {
+                lane.leave();
             }
         }
-        for entry in state.groups.values_mut() {
+    }
+
+    /// Stops listening for all Service ports of a family. Open connections go on, and their
+    /// counters are kept.
+    pub fn close_family(&self, family: Family) {
+        let mut state = self.state();
+        let groups = state.groups.iter_mut();
+        for (_, entry) in groups.filter(|(key, _)| key.family == family) {
             for lane in std::mem::take(&mut entry.lanes).into_values() {
                 lane.close();
             }
         }
-        Ok(sockets)
+    }
+
+    /// Waits until no connection is open, at most this long; returns how many are.
+    pub fn wait_until_empty(&self, timeout: Duration) -> usize {
+        self.shared.wait_until_empty(timeout)
+    }
+
+    /// Associations of UDP clients.
+    pub fn associations(&self) -> usize {
+        let state = self.state();
+        let groups = state.groups.values();
+        groups.map(|entry| entry.group.associations()).sum()
+    }
+
+    /// Resets all connections, and ends the threads. Nothing can be opened any more.
+    pub fn cut(&self) {
+        self.state().stopped = true;
+        self.workers.stop();
     }
 
     /// Stops listening, gives open connections this long to end, and resets the others.
     pub fn stop(self, timeout: Duration) {
-        {
-            let state = &mut *self.state();
-            state.stopped = true;
-            for entry in state.groups.values_mut() {
-                for lane in std::mem::take(&mut entry.lanes).into_values() {
-                    lane.close();
-                }
-            }
+        self.state().stopped = true;
+        for family in Family::ALL {
+            self.close_family(family);
         }
-        self.shared.wait_until_empty(timeout);
+        self.wait_until_empty(timeout);
     }
 
     /// What every open Service port has done so far, in order.
@@ -474,6 +491,6 @@ impl Relay {
     clippy::disallowed_methods,
     reason = "the relay is where bytes meet the clock; what decides takes the time as an argument"
 )]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }

@@ -146,6 +146,26 @@ impl<T: Transport> PortalTable<T> {
         Ok(present.collect())
     }
 
+    /// Leads nobody anywhere any more. Only base chains are emptied: as long as some rule asks for
+    /// translation, and some chain is there for it, the kernel translates the packets of connections
+    /// that have begun. The rest goes with the socket.
+    ///
+    /// # Errors
+    /// See [`ApplyError`].
+    pub fn clear(&mut self) -> Result<usize, ApplyError> {
+        let Some(name) = self.own.last() else {
+            return Ok(0);
+        };
+        self.written = None;
+        let mut batch = Batch::new(kernel_family(self.family), *name);
+        let base = names::chains().into_iter();
+        for chain in base.filter(|chain| chain.base.is_some()) {
+            batch.flush_chain(&chain.name);
+        }
+        self.nft.commit(&batch).map_err(failed)?;
+        Ok(batch.len())
+    }
+
     /// Deletes our table, and any that nobody owns.
     ///
     /// # Errors

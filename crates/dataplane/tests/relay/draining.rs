@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ferrule_core::model::Protocol;
+use ferrule_core::model::{Family, Protocol};
 use ferrule_dataplane::userspace::relay::{Backends, Class, Listen, Options};
 
 use crate::support::{LOCALHOST, LONG, Scene, backends, echo, named, options, outcome};
@@ -143,19 +143,20 @@ fn removing_a_service_port_gives_its_connections_the_grace_period() {
 fn a_successor_takes_the_sockets_and_nobody_is_refused() {
     let server = named();
     let old = Scene::tcp(&[server]);
-    let mut sockets = old.relay.hand_over().unwrap();
+    let mut sockets = old.relay.sockets().unwrap();
     assert_eq!(sockets.len(), 1);
-    let handed = sockets.remove(0);
+    let (key, class, socket) = sockets.remove(0);
+    old.relay.leave_family(Family::V4);
     // Nobody accepts now, and still this client gets in.
     let waiting = old.connect();
     let successor = crate::support::start(options());
     let listen = Listen {
-        socket: Some(handed.socket),
+        socket: Some(socket),
         ..Listen::at(LOCALHOST)
     };
-    let port = successor.open(&handed.key, handed.class, listen).unwrap();
+    let port = successor.open(&key, class, listen).unwrap();
     assert_eq!(port, old.address.port());
-    successor.set(&handed.key, backends(&[server]));
+    successor.set(&key, backends(&[server]));
     let address = old.address;
     old.relay.stop(LONG);
     let expected = server.port().to_string().into_bytes();

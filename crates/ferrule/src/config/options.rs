@@ -223,6 +223,10 @@ fn merge(
         config
     };
     config.userspace_portals = flags.userspace_portals.value;
+    config
+        .userspace_handover
+        .clone_from(&flags.userspace_handover.value);
+    config.userspace_drain = flags.userspace_drain_timeout.value;
     if config.set_platform_defaults() {
         notices.push(Notice::DefaultMode);
     }

@@ -7,7 +7,7 @@ use ferrule_core::facts::Connections;
 use ferrule_core::model::Family;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
 
-use super::{Audit, Mode, OnExit, Part, Section};
+use super::{Audit, Mode, OnExit, Opened, Part, Section};
 
 pub static PAPER: Mode = Mode {
     name: "paper",
@@ -19,7 +19,7 @@ pub static PAPER: Mode = Mode {
     metrics: &[],
     packets: None,
     prepare: |_, _| Ok(()),
-    open: |_| Ok(Box::new(|family| Ok(Box::new(Paper(family))))),
+    open: |_| Ok(Opened::without_relay(|family| Ok(Box::new(Paper(family))))),
     remove: |part| match part {
         Part::Family(family) => Ok(Paper(family).remove()?),
         Part::Node => Ok(Applied::default()),

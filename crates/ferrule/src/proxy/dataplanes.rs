@@ -1,22 +1,36 @@
 //! Opens the dataplanes of the chosen mode, and removes the rules of every mode.
 
+use std::sync::Arc;
+
 use anyhow::bail;
 use ferrule_core::model::Family;
 use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::host::Host;
+use ferrule_dataplane::userspace::Process;
 use ferrule_dataplane::{Dataplane, DryRun};
 
 use crate::config::options::Options;
-use crate::modes::{self, OpenFamily, Part, explain};
+use crate::modes::{self, Opened, Part, explain};
 use crate::sync::Backend;
+
+/// What a mode has on this machine.
+pub struct Dataplanes {
+    /// One per family.
+    pub backends: Vec<Backend>,
+    /// What carries connections, where that is this process.
+    pub relay: Option<Arc<Process>>,
+}
 
 /// Opens what the mode needs, one backend per family. Nothing is written yet.
 ///
 /// A family that this machine lacks or cannot program is left out, if there is another one. That is
 /// decided here, once: it is logged and not tried again.
-pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
-    let mut open: OpenFamily = if options.dry_run {
-        Box::new(|family| Ok(Box::new(DryRun(family))))
+pub fn open(options: &Options, host: &Host) -> anyhow::Result<Dataplanes> {
+    let Opened {
+        family: mut open,
+        relay,
+    } = if options.dry_run {
+        Opened::without_relay(|family| Ok(Box::new(DryRun(family))))
     } else {
         (options.config.mode().open)(&options.config)
             .map_err(|error| error.context("unable to create proxier"))?
@@ -43,7 +57,7 @@ pub fn open(options: &Options, host: &Host) -> anyhow::Result<Vec<Backend>> {
         return Err(error.context("unable to create proxier"));
     }
     warn(&failures);
-    Ok(backends)
+    Ok(Dataplanes { backends, relay })
 }
 
 fn backend(

@@ -7,7 +7,9 @@
 //!                                           └─► startup ─► guard, other modes' rules, systemd
 //! ```
 
+use std::future::pending;
 use std::mem::ManuallyDrop;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
@@ -17,12 +19,16 @@ use anyhow::{Context as _, bail};
 use ferrule_core::model::Family;
 use ferrule_dataplane::error_chain;
 use ferrule_dataplane::host::{self, Addresses, Host};
+use ferrule_dataplane::userspace::Process;
 use jiff::tz::TimeZone;
 use tokio::runtime::{self, Handle};
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
+use super::addresses;
 use super::checks::Checks;
 use super::cluster::Cluster;
+use super::dataplanes::{self, Dataplanes};
 use super::guard::{Guard, Period};
 use super::reload::{self, Order};
 use super::reporter::Reporter;
@@ -30,18 +36,18 @@ use super::servers::{self, Servers};
 use super::signals::Signals;
 use super::source::Channel;
 use super::startup::Startup;
+use super::succession::Succession;
 use super::sweep::Sweep;
-use super::{addresses, dataplanes};
 use crate::clock::{Clock, Time};
 use crate::config::Config;
 use crate::config::options::Options;
 use crate::file_watch::FileWatch;
-use crate::health::proxy::ProxyHealth;
+use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::ServiceHealth;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::modes::{OnExit, Part};
-use crate::sync::{Backend, Input, Limits, RestBy, Setup, Sync};
+use crate::sync::{Input, Limits, RestBy, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
 
 /// How long removing rules at the end may take.
@@ -64,7 +70,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
 async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let signals = Signals::open()?;
     let host = Host::default();
-    let backends = dataplanes::open(options, &host)?;
+    let dataplanes = dataplanes::open(options, &host)?;
     if !options.dry_run {
         prepare(&host, &options.config)?;
     }
@@ -72,7 +78,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         tracing::info!("System initialized and --init-only specified");
         return Ok(ExitCode::SUCCESS);
     }
-    Program::start(options, backends)?
+    Program::start(options, dataplanes)?
         .run_until_stopped(signals)
         .await
 }
@@ -90,11 +96,16 @@ struct Program<'a> {
     /// The sync period in force.
     period: Period,
     thread: thread::JoinHandle<()>,
+    /// What carries connections, where that is this process.
+    relay: Option<Arc<Process>>,
+    /// Says that a successor serves.
+    replaced: mpsc::Receiver<()>,
 }
 
 impl<'a> Program<'a> {
     /// Starts the servers, then the watches, then sync.
-    fn start(options: &'a Options, backends: Vec<Backend>) -> anyhow::Result<Self> {
+    fn start(options: &'a Options, dataplanes: Dataplanes) -> anyhow::Result<Self> {
+        let Dataplanes { backends, relay } = dataplanes;
         let config = &options.config;
         let families: Vec<Family> = backends.iter().map(|backend| backend.family).collect();
         let node_name = options.node_name.clone()?;
@@ -137,6 +148,12 @@ impl<'a> Program<'a> {
         let service_health = families.iter().map(open).collect();
         let recorder = cluster.recorder.clone();
         let period = Period::new(config.sync_period.to_std());
+        let (replace, replaced) = mpsc::channel(1);
+        let succession = relay.clone().map(|relay| Succession {
+            relay,
+            sync: sender.clone(),
+            replaced: replace,
+        });
         let setup = Setup {
             backends,
             observer: Reporter::new(
@@ -152,6 +169,7 @@ impl<'a> Program<'a> {
                 sweep: (!options.dry_run).then(|| Sweep::start(config.mode())),
                 checks: Checks::new(shared.clone(), families, cluster.fail.clone()),
                 metrics,
+                succession,
                 systemd: notify_socket(),
             },
             on_exit: config.mode().on_exit,
@@ -183,18 +201,22 @@ impl<'a> Program<'a> {
             sync: sender,
             period,
             thread,
+            relay,
+            replaced,
         })
     }
 
     /// Runs until there is a reason to stop, and leaves the kernel as the mode wants it left.
-    async fn run_until_stopped(mut self, signals: Signals) -> anyhow::Result<ExitCode> {
-        let outcome = self.wait(signals).await;
-        self.stop_sync().await;
+    async fn run_until_stopped(mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+        let outcome = self.wait(&mut signals).await;
+        if self.options.config.mode().on_exit == OnExit::Remove {
+            self.stop_sync(&mut signals).await;
+        }
         outcome
     }
 
     /// Waits for a reason to stop.
-    async fn wait(&mut self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+    async fn wait(&mut self, signals: &mut Signals) -> anyhow::Result<ExitCode> {
         let (orders, mut ordered) = mpsc::channel(1);
         let _following = follow_config(self.options, orders);
         loop {
@@ -204,6 +226,7 @@ impl<'a> Program<'a> {
                     return Err(self.cluster.last_words(&self.node_name, failure).await);
                 }
                 error = self.cluster.failed() => return Err(error),
+                Some(()) = self.replaced.recv() => return Ok(ExitCode::SUCCESS),
                 () = ended(&self.thread) => bail!("sync ended by itself: a fault in ferrule"),
                 Some(order) = ordered.recv() => match order {
                     Order::Restart => {
@@ -215,10 +238,21 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Lets sync remove the rules of a mode that must not leave any behind.
-    async fn stop_sync(&self) {
-        if self.options.config.mode().on_exit == OnExit::Keep {
-            return;
+    /// Lets sync remove the rules of a mode that must not leave any behind, and lets connections
+    /// that this process carries end. A signal limits the time for that, and the next one ends it.
+    async fn stop_sync(self, signals: &mut Signals) {
+        let mut limit: Option<Limit> = None;
+        if self.is_replaced() {
+            tracing::info!(
+                "Another ferrule took over; ending with the connections that are open here"
+            );
+            // It listens where these did.
+            drop(self.servers);
+        } else {
+            limit = Some(limit_end(self.options, self.relay.as_ref()));
+            if let Some(health) = &self.health {
+                health.set_node(NodeState::Leaving);
+            }
         }
         let stopped = async {
             // When it is gone already there is nothing to wait for.
@@ -229,9 +263,29 @@ impl<'a> Program<'a> {
                 tracing::error!(err, "Failed to remove our rules before exit");
             }
         };
-        if tokio::time::timeout(REMOVAL, stopped).await.is_err() {
-            tracing::error!(timeout = ?REMOVAL, "Timed out while removing our rules before exit");
+        tokio::pin!(stopped);
+        loop {
+            tokio::select! {
+                () = &mut stopped => return,
+                () = until(limit.as_mut()) => {
+                    tracing::error!("Timed out while removing our rules before exit");
+                    return;
+                }
+                _ = signals.next() => if limit.is_some() {
+                    if let Some(relay) = &self.relay {
+                        relay.cut();
+                    }
+                    return;
+                } else {
+                    limit = Some(limit_end(self.options, self.relay.as_ref()));
+                },
+            }
         }
+    }
+
+    fn is_replaced(&self) -> bool {
+        let relay = self.relay.as_ref();
+        relay.is_some_and(|relay| relay.is_replaced())
     }
 
     /// Goes on with a configuration that differs only in what may change while we run.
@@ -287,6 +341,34 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
         tracing::debug!(err = %error, "Failed to set the OOM score");
     }
     Ok(())
+}
+
+/// When the end must have come.
+type Limit = Pin<Box<Sleep>>;
+
+async fn until(limit: Option<&mut Limit>) {
+    match limit {
+        Some(limit) => limit.await,
+        None => pending().await,
+    }
+}
+
+/// Gives open connections the time that is configured, and everything a little more.
+fn limit_end(options: &Options, relay: Option<&Arc<Process>>) -> Limit {
+    let Some(relay) = relay else {
+        return Box::pin(sleep(REMOVAL));
+    };
+    let timeout = options.config.userspace_drain.to_std();
+    relay.end_within(timeout);
+    let open = relay.open_connections();
+    if open > 0 {
+        tracing::info!(
+            connections = open,
+            ?timeout,
+            "Waiting for connections to end"
+        );
+    }
+    Box::pin(sleep(REMOVAL.saturating_add(timeout)))
 }
 
 /// The intervals of the mode.

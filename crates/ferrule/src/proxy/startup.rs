@@ -8,6 +8,7 @@ use ferrule_dataplane::Watcher;
 
 use super::checks::Checks;
 use super::guard::Guard;
+use super::succession::Succession;
 use super::sweep::Sweep;
 use crate::metrics::Metrics;
 use crate::modes::Part;
@@ -26,6 +27,8 @@ pub struct Startup {
     pub checks: Checks,
     /// Shows packet counters once rules feed them.
     pub metrics: Arc<Metrics>,
+    /// Takes over from a predecessor.
+    pub succession: Option<Succession>,
     /// `NOTIFY_SOCKET`
     pub systemd: Option<String>,
 }
@@ -60,6 +63,9 @@ impl Lifecycle for Startup {
             unserved.for_each(|family| sweep.part(Part::Family(family)));
             // Another mode may have in one piece what it needs for both families.
             sweep.part(Part::Node);
+        }
+        if let Some(succession) = self.succession.take() {
+            succession.begin();
         }
     }
 }

@@ -19,12 +19,12 @@ use super::support::*;
 
 /// On a node somebody else always asks for tracked connections. Where nobody does, the kernel stops
 /// to track them with our last rule, and then it cannot translate either.
-const TRACKED: &str = "-t security -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT";
+pub const TRACKED: &str = "-t security -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT";
 
 const VIP: (u8, u8) = (96, 1);
 
 /// A Service with both pods of the lab behind it.
-fn manifests(lab: &Lab) -> tempfile::TempDir {
+pub fn manifests(lab: &Lab) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let family = match lab.family {
         Family::V4 => "IPv4",
@@ -44,7 +44,7 @@ fn manifests(lab: &Lab) -> tempfile::TempDir {
     folder
 }
 
-fn vip(lab: &Lab) -> IpAddr {
+pub fn vip(lab: &Lab) -> IpAddr {
     address(lab.family, VIP.0, VIP.1)
 }
 
@@ -64,7 +64,7 @@ fn proxy(lab: &Lab, flavour: &'static str, period: &'static str) -> Proxy {
     })
 }
 
-fn connect(place: &Place, to: IpAddr) -> TcpStream {
+pub fn connect(place: &Place, to: IpAddr) -> TcpStream {
     let stream = place.run(move || TcpStream::connect((to, 80)).unwrap());
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -76,7 +76,7 @@ fn connect(place: &Place, to: IpAddr) -> TcpStream {
 }
 
 /// Says something of this length again and again, and hears it each time.
-fn converse(mut stream: TcpStream, length: usize, stop: &AtomicBool, count: &AtomicUsize) {
+pub fn converse(mut stream: TcpStream, length: usize, stop: &AtomicBool, count: &AtomicUsize) {
     let word = vec![b'x'; length];
     let mut heard = vec![0; length];
     while !stop.load(Ordering::Relaxed) {
@@ -89,7 +89,7 @@ fn converse(mut stream: TcpStream, length: usize, stop: &AtomicBool, count: &Ato
 }
 
 /// Ends what goes on, also when the work panics.
-struct Stop<'a>(&'a AtomicBool);
+pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
@@ -144,7 +144,7 @@ fn survives(
     });
 }
 
-fn program(lab: &Lab, flavour: &str) -> String {
+pub fn program(lab: &Lab, flavour: &str) -> String {
     match lab.family {
         Family::V4 => format!("iptables-{flavour}"),
         Family::V6 => format!("ip6tables-{flavour}"),

@@ -10,6 +10,7 @@ mod rights;
 mod rules;
 mod support;
 mod sweep;
+mod userspace;
 
 use std::fs;
 use std::io::BufRead as _;

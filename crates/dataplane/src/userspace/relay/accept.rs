@@ -84,6 +84,7 @@ pub(super) async fn run(place: Place, listener: AsyncFd<Arc<OwnedFd>>) {
     place.shared.uses(1);
     let _used = Used(Arc::clone(&place.shared));
     let mut pause = Pause::default();
+    place.group.until_known().await;
     loop {
         // Fails only when the runtime ends.
         let Ok(mut ready) = listener.readable().await else {

@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 
 use super::admission::{self, Arrival, Verdict};
@@ -32,6 +32,8 @@ pub(super) struct Group {
     pub(super) connecting: Arc<Semaphore>,
     /// Bytes of first datagrams that are kept for another try.
     pub(super) kept: AtomicU64,
+    /// What is behind it has been said.
+    known: watch::Sender<bool>,
     inner: Mutex<Inner>,
 }
 
@@ -88,6 +90,7 @@ impl Group {
             counters: Counters::default(),
             connecting: Arc::new(Semaphore::new(CONNECTING)),
             kept: AtomicU64::new(0),
+            known: watch::Sender::new(false),
             inner: Mutex::default(),
         }
     }
@@ -98,6 +101,13 @@ impl Group {
 
     pub(super) fn set(&self, backends: Backends, seed: u64) {
         self.inner().set(backends, seed);
+        self.known.send_replace(true);
+    }
+
+    /// Waits until it has been said what is behind it.
+    pub(super) async fn until_known(&self) {
+        // The sender is here, so it cannot be gone.
+        drop(self.known.subscribe().wait_for(|known| *known).await);
     }
 
     pub(super) fn judge(&self, arrival: &Arrival, direct: bool) -> Verdict {
@@ -142,6 +152,10 @@ impl Group {
 
     pub(super) fn failed(&self, endpoint: SocketAddr, now: Instant) {
         self.inner().balancer.failed(endpoint, now);
+    }
+
+    pub(super) fn associations(&self) -> usize {
+        self.counters.associations.load(Ordering::Relaxed)
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -194,6 +208,8 @@ pub(super) struct Lane {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) port: u16,
     pub(super) task: AbortHandle,
+    /// For datagrams: asks the task to receive no more, and to pass on what endpoints reply.
+    pub(super) leave: Option<Arc<Notify>>,
     /// Disconnected when the task is gone.
     pub(super) ended: Receiver<()>,
 }
@@ -205,6 +221,14 @@ impl Lane {
 
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
+    }
+
+    /// Stops accepting, as a successor does so.
+    pub(super) fn leave(self) {
+        match &self.leave {
+            Some(leave) => leave.notify_one(),
+            None => self.close(),
+        }
     }
 
     /// Stops serving. When this returns the socket is closed, unless it was duplicated.

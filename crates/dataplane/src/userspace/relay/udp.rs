@@ -9,11 +9,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrule_kernel::inet;
 use ferrule_kernel::inet::datagrams::{Batch, Local};
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 use super::accept::Place;
 use super::admission;
@@ -51,8 +52,11 @@ struct Lane {
     begun: Instant,
 }
 
-/// Serves until aborted.
-pub(super) async fn run(place: Place, socket: AsyncFd<Arc<OwnedFd>>) {
+/// How often it is seen whether endpoints may still reply.
+const EBBING: Duration = Duration::from_secs(1);
+
+/// Serves until aborted, or until asked to leave: then until nobody may reply any more.
+pub(super) async fn run(place: Place, socket: AsyncFd<Arc<OwnedFd>>, leave: Arc<Notify>) {
     place.shared.uses(1);
     let lane = Arc::new(Lane {
         place,
@@ -60,9 +64,15 @@ pub(super) async fn run(place: Place, socket: AsyncFd<Arc<OwnedFd>>) {
         table: Mutex::default(),
         begun: now(),
     });
+    lane.place.group.until_known().await;
     loop {
+        let ready = tokio::select! {
+            biased;
+            () = leave.notified() => break,
+            ready = lane.socket.readable() => ready,
+        };
         // Fails only when the runtime ends.
-        let Ok(mut ready) = lane.socket.readable().await else {
+        let Ok(mut ready) = ready else {
             return;
         };
         if lane.receive() {
@@ -70,6 +80,9 @@ pub(super) async fn run(place: Place, socket: AsyncFd<Arc<OwnedFd>>) {
         } else {
             tokio::task::yield_now().await;
         }
+    }
+    while !lane.table().is_empty() {
+        tokio::time::sleep(EBBING).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(super) struct Shared {
     pub(super) options: Options,
     report: Report,
-    reported: Mutex<[Option<Instant>; 3]>,
+    reported: Mutex<[Option<Instant>; 4]>,
     inside: RwLock<Arc<[IpNet]>>,
     descriptors: usize,
     used: AtomicUsize,
@@ -103,6 +103,7 @@ impl Shared {
             Notice::Exhausted { .. } => 0,
             Notice::Share { .. } => 1,
             Notice::Failed { .. } => 2,
+            Notice::Handover { .. } => 3,
         };
         let now = now();
         {
@@ -115,12 +116,13 @@ impl Shared {
         (self.report)(notice);
     }
 
-    /// Waits until no connection is open, or as long as that.
-    pub(super) fn wait_until_empty(&self, timeout: Duration) {
+    /// Waits until no connection is open, or as long as that; returns how many are.
+    pub(super) fn wait_until_empty(&self, timeout: Duration) -> usize {
         let (lock, empty) = &self.empty;
         let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         let open = |(): &mut ()| self.open.load(Ordering::Acquire) > 0;
         drop(empty.wait_timeout_while(guard, timeout, open));
+        self.open.load(Ordering::Acquire)
     }
 
     /// The thread with the fewest connections; `here` if that is as good.
@@ -195,7 +197,7 @@ impl Drop for Counted {
 pub(super) struct Workers {
     shared: Arc<Shared>,
     stop: Arc<Stop>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -211,10 +213,10 @@ impl Workers {
             count => count,
         };
         let stop = Arc::new(Stop::default());
-        let mut workers = Self {
+        let workers = Self {
             shared: Arc::clone(shared),
             stop: Arc::clone(&stop),
-            threads: Vec::with_capacity(count),
+            threads: Mutex::default(),
         };
         let mut known = Vec::with_capacity(count);
         for number in 0..count {
@@ -227,10 +229,24 @@ impl Workers {
             let thread = std::thread::Builder::new()
                 .name(format!("relay-{number}"))
                 .spawn(move || runtime.block_on(stop.wait()))?;
-            workers.threads.push(thread);
+            workers.threads().push(thread);
         }
         drop(shared.threads.set(known));
         Ok(workers)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the threads, and with them all connections.
+    pub(super) fn stop(&self) {
+        self.stop.asked.store(true, Ordering::Release);
+        self.stop.notify.notify_waiters();
+        for thread in std::mem::take(&mut *self.threads()) {
+            // It cannot have panicked, and if it had there would be nothing left to stop.
+            drop(thread.join());
+        }
     }
 
     /// Serves a socket. On failure the socket is closed and its address returned with the error.
@@ -258,9 +274,10 @@ impl Workers {
             address,
         };
         let (sender, ended) = channel();
-        let task = if bound.protocol == Protocol::Udp {
+        let leave = (bound.protocol == Protocol::Udp).then(Arc::<Notify>::default);
+        let task = if let Some(leave) = leave.clone() {
             thread.runtime.spawn(async move {
-                udp::run(place, listener).await;
+                udp::run(place, listener, leave).await;
                 drop(sender);
             })
         } else {
@@ -273,6 +290,7 @@ impl Workers {
             socket,
             port: address.port(),
             task: task.abort_handle(),
+            leave,
             ended,
         })
     }
@@ -280,12 +298,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.stop.asked.store(true, Ordering::Release);
-        self.stop.notify.notify_waiters();
-        for thread in std::mem::take(&mut self.threads) {
-            // It cannot have panicked, and if it had there would be nothing left to stop.
-            drop(thread.join());
-        }
+        self.stop();
     }
 }
 

@@ -7,6 +7,7 @@ use super::value::{
     GateValues, Ip, IpPort, Level, LocalMode, ProxyMode, Setting, Strings, VModule, Value,
     VersionFlag,
 };
+use crate::config::USERSPACE_DRAIN;
 use crate::config::go::{GoDuration, Quantity};
 use crate::sync::RestBy;
 use ferrule_dataplane::userspace::PortalsBy;
@@ -104,6 +105,8 @@ const fn is_own(name: &str) -> bool {
             | b"dry-run"
             | b"sync-pace"
             | b"userspace-portals"
+            | b"userspace-drain-timeout"
+            | b"userspace-handover"
             | b"proxy-port-range"
             | b"udp-timeout"
     )
@@ -223,6 +226,12 @@ flags! {
     "userspace-portals", userspace_portals: PortalsBy = PortalsBy::Nftables, Always,
         "What leads to the ports of mode userspace: nftables, or the chains of iptables that kube-proxy \
          had.";
+    "userspace-drain-timeout", userspace_drain_timeout: GoDuration = USERSPACE_DRAIN, Always,
+        "How long open connections go on in mode userspace after a signal to end. A second signal \
+         ends them at once.";
+    "userspace-handover", userspace_handover: String = String::new(), Always,
+        "Unix socket over which mode userspace takes over from a ferrule that runs, and hands over to \
+         the next one, without refusing a client. Blank for none.";
     "detect-local-mode", detect_local_mode: LocalMode = LocalMode::default(), WithoutFile,
         "How to detect traffic from pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface \
          or InterfaceNamePrefix. Blank means ClusterCIDR.";

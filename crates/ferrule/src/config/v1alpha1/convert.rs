@@ -11,7 +11,7 @@ use super::{
 };
 use ferrule_dataplane::userspace::PortalsBy;
 
-use crate::config::{Config, Conntrack, Ipvs};
+use crate::config::{Config, Conntrack, Ipvs, USERSPACE_DRAIN};
 use crate::modes::{self, Mode, Section};
 
 impl From<KubeProxyConfiguration> for Config {
@@ -77,6 +77,8 @@ impl From<KubeProxyConfiguration> for Config {
             port_range: file.port_range,
             udp_idle_timeout: file.udp_idle_timeout,
             userspace_portals: PortalsBy::default(),
+            userspace_drain: USERSPACE_DRAIN,
+            userspace_handover: String::new(),
         }
     }
 }

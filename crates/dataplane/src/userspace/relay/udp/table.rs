@@ -47,6 +47,10 @@ impl Table {
         self.next
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
     pub(super) fn get(&self, client: &Client) -> Option<Arc<Association>> {
         let entry = self.clients.get(client)?;
         Some(Arc::clone(&entry.association))
