@@ -124,6 +124,11 @@ impl Control {
         drop(self.controllers.take());
     }
 
+    /// The process of the API server.
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+
     fn wait(&mut self) -> Result<()> {
         let ready = os::poll(TIMEOUT, || {
             if let Err(error) = self.check() {

@@ -178,6 +178,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<()> {
         begun: os::now(),
         lanes: 0,
         records: Vec::new(),
+        server: control.server(),
     };
     race.say("the API server is up");
     race.all(&contenders)?;
@@ -231,6 +232,8 @@ struct Race {
     begun: Instant,
     lanes: u32,
     records: Vec<Record>,
+    /// The API server's process.
+    server: u32,
 }
 
 impl Race {
@@ -276,8 +279,14 @@ impl Race {
         let load = usage::load();
         let lane = Lane::lay(self.lanes, &self.folder)?;
         let mode = self.options.mode.clone();
-        let (mut process, mut figures) =
-            start::cold(&lane, contender, &mode, size, self.options.rest())?;
+        let (mut process, mut figures) = start::cold(
+            &lane,
+            contender,
+            &mode,
+            size,
+            self.options.rest(),
+            self.server,
+        )?;
         self.report(&figures, &["reachable", "sync", "cpu", "peak"]);
         if !self.options.start_only {
             let changes = if size == self.options.services {
@@ -310,7 +319,7 @@ impl Race {
     ) -> Result<Figures> {
         let (mode, size) = (self.options.mode.as_str(), self.options.services);
         let seconds = self.options.churn_seconds();
-        let mut figures = changes::churn(lane, mode, &self.cluster, process, seconds)?;
+        let mut figures = changes::churn(lane, mode, &self.cluster, process, seconds, self.server)?;
         self.report(
             &figures,
             &["churn p50", "churn p99", "churn cpu", "churn rate"],

@@ -32,6 +32,7 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
     let arrivals = Arrivals::watch(lane, mode)?;
     let echo = Echo::listen(cluster, arrivals.share());
     std::thread::sleep(SPACING);
+    let bytes = lane.received()?;
     for turn in 0..count {
         let service = scattered(turn, cluster.services());
         let number = cluster.fresh()?;
@@ -42,6 +43,7 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
         settle(&arrivals)?;
         std::thread::sleep(SPACING);
     }
+    let bytes = (lane.received()? - bytes) / f64::from(count);
     echo.task.abort();
     let log = arrivals.end()?;
     let part = middle(log.parts()).map_or(f64::NAN, |(middle, ..)| middle);
@@ -52,6 +54,7 @@ pub fn single(lane: &Lane, mode: &str, cluster: &Cluster, count: u32) -> Result<
         ("change least", lags.seconds(0)),
         ("change most", lags.seconds(100)),
         ("part p50", part),
+        ("change bytes", bytes),
         ("echo p50", echoes.seconds(50)),
         ("echo p99", echoes.seconds(99)),
     ]))
@@ -65,11 +68,13 @@ pub fn churn(
     cluster: &Cluster,
     process: &Process,
     seconds: u32,
+    server: u32,
 ) -> Result<Figures> {
     let arrivals = Arrivals::watch(lane, mode)?;
     let count = seconds * 100;
     std::thread::sleep(SPACING);
     let (cpu, before) = (usage::cpu(process.id())?, usage::syncs(lane)?);
+    let server_cpu = usage::cpu(server)?;
     let begun = os::now();
     let answers = cluster
         .runtime()
@@ -77,6 +82,7 @@ pub fn churn(
     settle(&arrivals)?;
     let took = begun.elapsed().as_secs_f64();
     let cpu = usage::cpu(process.id())? - cpu;
+    let server_cpu = usage::cpu(server)? - server_cpu;
     let after = usage::syncs(lane)?;
     let lags = Spread::new(arrivals.end()?.lags());
     let syncs = after
@@ -86,6 +92,7 @@ pub fn churn(
         ("churn p50", lags.seconds(50)),
         ("churn p99", lags.seconds(99)),
         ("churn cpu", cpu),
+        ("churn server cpu", server_cpu),
         ("churn seconds", took),
         ("churn rate", f64::from(count) / answers.as_secs_f64()),
         ("churn syncs", syncs),

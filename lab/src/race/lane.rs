@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use super::Contender;
+use super::{Contender, usage};
 use crate::netns::{self, Netns};
 use crate::process::Process;
 use crate::world::configuration;
@@ -90,6 +90,14 @@ impl Lane {
         })?
     }
 
+    /// Bytes that came to the node from the API server, whatever they were wrapped in.
+    pub fn received(&self) -> Result<f64> {
+        let text = self
+            .node
+            .run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
+        usage::received(&text, "mgmt").context("the node has no such interface")
+    }
+
     /// Takes everything away.
     pub fn clear(mut self) -> Result<()> {
         self.closing.store(true, Ordering::Relaxed);
@@ -134,7 +142,9 @@ fn answer(listener: &TcpListener, closing: &AtomicBool) {
 fn connect_node(node: &Netns, number: u32) -> Result<()> {
     node.run(|| {
         netns::sysctl("ipv4/ip_forward", "1")?;
-        netns::sysctl("ipv6/conf/all/forwarding", "1")
+        netns::sysctl("ipv6/conf/all/forwarding", "1")?;
+        // Every try of a client is answered at once, not one in a second.
+        netns::sysctl("ipv4/icmp_ratelimit", "0")
     })??;
     let link = format!("lane{number}");
     netns::ip_here(&format!(

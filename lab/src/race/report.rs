@@ -24,6 +24,8 @@ const ROWS: &[(&str, &str)] = &[
     ("… resident memory then", "known rss"),
     ("… programming, by its own metric", "sync"),
     ("… processor time, children included", "cpu"),
+    ("… received from the API server", "bytes"),
+    ("… processor time of the API server", "server cpu"),
     (
         "one endpoint changed: API write → kernel, p50",
         "change p50",
@@ -31,9 +33,11 @@ const ROWS: &[(&str, &str)] = &[
     ("… p99", "change p99"),
     ("… of it until a bare watch receives it, p50", "echo p50"),
     ("… of it after that, p50", "part p50"),
+    ("… received from the API server for it", "change bytes"),
     ("100 changes per second: lag p50", "churn p50"),
     ("… lag p99", "churn p99"),
     ("… processor time", "churn cpu"),
+    ("… processor time of the API server", "churn server cpu"),
     ("… syncs", "churn syncs"),
     ("resident memory, most", "peak"),
     ("… with children", "tree"),
@@ -182,7 +186,10 @@ fn ratio(cells: &[Cell]) -> String {
 /// A figure with the unit its name stands for.
 pub fn show(name: &str, value: f64) -> String {
     match name {
-        "peak" | "tree" | "steady" | "known rss" | "binary" => format!("{value:.1} MiB"),
+        "peak" | "tree" | "steady" | "known rss" | "binary" | "bytes" => {
+            format!("{value:.1} MiB")
+        }
+        "change bytes" => format!("{value:.0} B"),
         "restart writes" | "connect rate" | "direct rate" | "churn rate" | "churn syncs" => {
             format!("{value:.0}")
         }

@@ -27,7 +27,9 @@ pub fn cold(
     mode: &str,
     services: u32,
     rest: Duration,
+    server: u32,
 ) -> Result<(Process, Figures)> {
+    let (bytes, server_cpu) = (lane.received()?, usage::cpu(server)?);
     let (wall, begun) = (os::wall(), os::now());
     let mut process = lane.start(contender, mode)?;
     let sampler = Sampler::start(process.id());
@@ -40,6 +42,7 @@ pub fn cold(
     // Programming begins when everything is known.
     let known = (done - syncs.seconds).max(0.0);
     std::thread::sleep(rest);
+    let (bytes, server_cpu) = (lane.received()? - bytes, usage::cpu(server)? - server_cpu);
     let seen = sampler.end();
     let figures = Figures::from([
         ("reachable", reachable.as_secs_f64()),
@@ -48,6 +51,8 @@ pub fn cold(
         ("known", known),
         ("known rss", seen.at(begun + Duration::from_secs_f64(known))),
         ("cpu", cpu),
+        ("bytes", bytes / f64::from(1 << 20)),
+        ("server cpu", server_cpu),
         ("peak", usage::memory(process.id(), "VmHWM")?),
         ("tree", seen.tree),
         ("steady", usage::memory(process.id(), "VmRSS")?),

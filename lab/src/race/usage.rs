@@ -46,6 +46,15 @@ pub fn memory(id: u32, field: &str) -> Result<f64> {
     Ok(kibibytes / MIB)
 }
 
+/// Bytes received by an interface, from what /proc says of all.
+pub fn received(text: &str, interface: &str) -> Option<f64> {
+    let numbers = text.lines().find_map(|line| {
+        let (name, numbers) = line.split_once(':')?;
+        (name.trim() == interface).then_some(numbers)
+    });
+    numbers?.split_whitespace().next()?.parse().ok()
+}
+
 /// Watches the memory of a program and its children.
 pub struct Sampler {
     ended: Arc<AtomicBool>,
@@ -170,6 +179,14 @@ mod tests {
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 100 50 25 25 20 0 8";
         assert_eq!(parse_cpu(stat), Some(2.0));
         assert_eq!(parse_cpu("7 (a"), None);
+    }
+
+    #[test]
+    fn bytes_are_read_of_one_interface() {
+        let text = "Inter-|   Receive\n face |bytes    packets\n\
+                    \x20   lo: 1 2 3\n  mgmt: 4096 7 0 0 0 0 0 0 512 6\n";
+        assert_eq!(received(text, "mgmt"), Some(4096.0));
+        assert_eq!(received(text, "eth0"), None);
     }
 
     #[test]
