@@ -82,7 +82,7 @@ impl Default for Options {
     }
 }
 
-/// Where API servers put NodePorts unless told otherwise.
+/// Where API servers put NodePorts by default.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 
 impl Options {

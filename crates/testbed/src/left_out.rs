@@ -26,7 +26,7 @@ pub fn leave_out(why: &str) {
     file.write_all(line.as_bytes()).unwrap();
 }
 
-/// Which test this is, as well as it can be told.
+/// Which test this is, as far as it is known.
 fn name() -> String {
     let mut arguments = std::env::args();
     let program = arguments.next().unwrap_or_default();

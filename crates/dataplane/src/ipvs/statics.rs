@@ -133,7 +133,7 @@ impl Builder<'_> {
         Rule::new(parts, target)
     }
 
-    /// Matches packets from elsewhere than pods of this node. `None` where pods cannot be told.
+    /// Matches packets from elsewhere than pods of this node. `None` without a way to detect pods.
     fn not_from_pods(&self) -> Option<Part> {
         Some(match self.context.detector.as_ref()? {
             Detector::Source(net) => Part::SourceNot(*net),

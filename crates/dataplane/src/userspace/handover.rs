@@ -161,7 +161,7 @@ impl Successor {
 
     /// Says that everything is left to it.
     pub fn leave(self) {
-        // If it is gone there is nobody to be told.
+        // If it is gone, no one is left to notify.
         drop(passing::send(&self.0, LEFT, None));
     }
 }

@@ -181,7 +181,7 @@ impl Process {
     }
 
     /// Has a predecessor leave, now that everything is served here, and from then on listens for a
-    /// successor: it is told of by `replaced`. Returns whether there was a predecessor.
+    /// successor: `replaced` notifies it. Returns whether there was a predecessor.
     ///
     /// # Errors
     /// The socket for a successor cannot be opened, or the predecessor did not say that it left.

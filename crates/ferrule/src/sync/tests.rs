@@ -560,7 +560,7 @@ impl Source for Unhurried {
     }
 }
 
-/// The rests after syncs, with an hour as the longest: when each was told, and its end.
+/// The rests after syncs, with an hour as the longest: when each was reported, and its end.
 fn rests(rest: RestBy) -> Vec<(Instant, Instant)> {
     let limits = Limits {
         min: Duration::from_hours(1),

@@ -141,8 +141,8 @@ impl Half {
                     if last {
                         return Poll::Ready(Ok(()));
                     }
-                    let told = inet::shut_down_sending(into);
-                    return Poll::Ready(told.map_err(|_| Broken::Write));
+                    let shut = inet::shut_down_sending(into);
+                    return Poll::Ready(shut.map_err(|_| Broken::Write));
                 }
                 Err(broken) => {
                     self.ended = true;
