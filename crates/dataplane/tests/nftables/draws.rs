@@ -41,7 +41,8 @@ fn receive(family: Family, count: u8) {
     for (pod, _) in pods(family, count) {
         let here = format!("{pod}/{length}");
         run("ip", &["address", "add", &here, "dev", "lo", "nodad"]);
-        rules += &format!("add rule inet arrivals input {ip} daddr {pod} ct state new counter\n");
+        let rule = format!("add rule inet arrivals input {ip} daddr {pod} ct state new counter\n");
+        rules.push_str(&rule);
     }
     feed("nft", &["-f", "-"], &rules);
     let to = match family {
@@ -55,7 +56,8 @@ fn receive(family: Family, count: u8) {
 /// The χ² statistic of counts that should be equal.
 fn chi_squared(counts: &[u32]) -> f64 {
     let total: u32 = counts.iter().sum();
-    let expected = f64::from(total) / counts.len() as f64;
+    let different = u32::try_from(counts.len()).expect("there are few counts");
+    let expected = f64::from(total) / f64::from(different);
     let deviation = |count: &u32| (f64::from(*count) - expected).powi(2) / expected;
     counts.iter().map(deviation).sum()
 }
