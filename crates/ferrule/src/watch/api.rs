@@ -9,14 +9,10 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// An API object of any kind we watch, or a list of them.
+/// An API object of any kind we watch. What kind that is, is known beside it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Object {
-    #[serde(deserialize_with = "nullable")]
-    pub api_version: String,
-    #[serde(deserialize_with = "nullable")]
-    pub kind: String,
     #[serde(deserialize_with = "nullable")]
     pub metadata: Metadata,
     #[serde(deserialize_with = "nullable")]
@@ -32,9 +28,6 @@ pub struct Object {
     /// EndpointSlice.
     #[serde(deserialize_with = "list")]
     pub ports: Vec<SlicePort>,
-    /// `List`, `ServiceList` and the like.
-    #[serde(deserialize_with = "list")]
-    pub items: Vec<Object>,
 }
 
 /// `metadata`
@@ -298,7 +291,7 @@ mod tests {
     #[test]
     fn null_means_the_default_everywhere() {
         let object: Object = serde_json::from_str(
-            r#"{"apiVersion": null, "kind": "Service", "items": null, "status": null,
+            r#"{"apiVersion": null, "kind": "Service", "status": null,
                 "metadata": {"name": "a", "namespace": null, "annotations": null,
                              "creationTimestamp": null},
                 "spec": {"clusterIP": null, "clusterIPs": [null], "ports": [null, {"port": null}],
@@ -307,7 +300,6 @@ mod tests {
                 "ports": [null]}"#,
         )
         .unwrap();
-        assert_eq!(object.api_version, "");
         assert_eq!(object.metadata.name, "a");
         assert_eq!(object.spec.cluster_ips, [""]);
         assert_eq!(object.spec.ports.len(), 2);

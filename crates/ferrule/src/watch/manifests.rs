@@ -17,15 +17,17 @@ use ferrule_core::track::Event;
 
 use self::decode::Fault;
 use self::document::{Document, Syntax};
+use self::objects::Objects;
 use self::place::Place;
-use super::{api, convert};
 use crate::file_watch::{self, FileWatch, FileWatchError};
 
 mod decode;
 mod defaults;
 mod document;
 mod files;
+mod objects;
 mod place;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -94,7 +96,7 @@ pub fn watch(
 /// The objects read so far; a later one replaces an earlier one of its key.
 struct Cluster<'a> {
     node_name: &'a str,
-    objects: BTreeMap<ObjectKey, (Place, Event)>,
+    objects: BTreeMap<Kind, BTreeMap<ObjectKey, (Place, Box<Event>)>>,
 }
 
 impl Cluster<'_> {
@@ -114,67 +116,27 @@ impl Cluster<'_> {
             ManifestError::Malformed { place, fault }
         };
         let document = document.map_err(|(document, fault)| malformed(&document, fault))?;
-        match decode::decode(document.text, syntax) {
-            Ok(None) => Ok(()),
-            Ok(Some(object)) => {
-                let line = document.first_line();
-                let place = Place {
-                    document: document.number,
-                    line,
-                    ..file.clone()
-                };
-                self.add(object, &place)
-            }
-            Err(fault) => Err(malformed(&document, fault)),
-        }
-    }
-
-    /// Enters an object, or all objects of a list.
-    fn add(&mut self, object: api::Object, place: &Place) -> Result<(), ManifestError> {
-        let malformed = |fault| ManifestError::Malformed {
-            place: place.clone(),
-            fault,
+        let place = Place {
+            document: document.number,
+            line: document.first_line(),
+            ..file.clone()
         };
-        match decode::sort(&object.api_version, &object.kind).map_err(malformed)? {
-            decode::Sort::Foreign => Ok(()),
-            decode::Sort::Object(kind) => self.add_one(kind, object, place),
-            decode::Sort::List { item_kind } => {
-                let api_version = object.api_version;
-                for (index, mut item) in object.items.into_iter().enumerate() {
-                    // `kubectl get --raw` and the API server leave these out of a `ServiceList`.
-                    if item.kind.is_empty() && item.api_version.is_empty() {
-                        item_kind
-                            .map_or("", Kind::as_str)
-                            .clone_into(&mut item.kind);
-                        item.api_version.clone_from(&api_version);
-                    }
-                    self.add(item, &place.item(index))?;
-                }
-                Ok(())
+        let mut objects = Objects::new(place, self.node_name);
+        decode::decode(document.text, syntax, &mut objects)
+            .map_err(|fault| malformed(&document, fault))?;
+        for (place, object) in objects.into_all() {
+            match object {
+                Ok((key, event)) => self.add(key, event, place),
+                Err(fault) => return Err(ManifestError::Malformed { place, fault }),
             }
         }
+        Ok(())
     }
 
-    fn add_one(
-        &mut self,
-        kind: Kind,
-        mut object: api::Object,
-        place: &Place,
-    ) -> Result<(), ManifestError> {
-        if object.metadata.name.is_empty() {
-            let fault = Fault::NoName(kind.as_str());
-            return Err(ManifestError::Malformed {
-                place: place.clone(),
-                fault,
-            });
-        }
-        defaults::fill_in(kind, &mut object);
-        let key = convert::key(kind, &object.metadata);
-        let Some(mut event) = convert::convert(kind, object, self.node_name) else {
-            return Ok(());
-        };
-        if let Some((earlier, _)) = self.objects.get(&key)
-            && let Event::Put { issues, .. } | Event::Gone { issues, .. } = &mut event
+    fn add(&mut self, key: ObjectKey, mut event: Box<Event>, place: Place) {
+        let objects = self.objects.entry(key.kind()).or_default();
+        if let Some((earlier, _)) = objects.get(&key)
+            && let Event::Put { issues, .. } | Event::Gone { issues, .. } = &mut *event
         {
             issues.push(Issue {
                 object: key.clone(),
@@ -183,19 +145,16 @@ impl Cluster<'_> {
                 severity: Severity::Warning,
             });
         }
-        self.objects.insert(key, (place.clone(), event));
-        Ok(())
+        objects.insert(key, (place, event));
     }
 
-    fn into_events(self) -> Vec<Event> {
-        let mut events = Vec::with_capacity(self.objects.len() + 2 * Kind::ALL.len());
-        let mut by_kind: BTreeMap<Kind, Vec<Event>> = BTreeMap::new();
-        for (key, (_, event)) in self.objects {
-            by_kind.entry(key.kind()).or_default().push(event);
-        }
+    fn into_events(mut self) -> Vec<Event> {
+        let objects: usize = self.objects.values().map(BTreeMap::len).sum();
+        let mut events = Vec::with_capacity(objects + 2 * Kind::ALL.len());
         for kind in Kind::ALL {
             events.push(Event::Listing(kind));
-            events.append(&mut by_kind.remove(&kind).unwrap_or_default());
+            let objects = self.objects.remove(&kind).unwrap_or_default();
+            events.extend(objects.into_values().map(|(_, event)| *event));
             events.push(Event::Listed(kind));
         }
         events

@@ -1,16 +1,17 @@
-//! One document becomes an API object, or is found to be of a kind we do not know.
+//! One document becomes API objects, or is found to be of a kind we do not know.
+//!
+//! The items of a list are handed over one by one while it is read (`stream.rs`).
 //!
 //! Kinds we do not watch are none of our business, even when their fields happen to have our
 //! names and other types: a document that does not decode is looked at again for its kind alone.
 
-use std::fmt;
-
 use ferrule_core::issue::Kind;
-use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
 use super::document::Syntax;
+use super::stream::{Node, Receiver};
 use crate::watch::api;
 
 /// What is wrong with a document.
@@ -87,8 +88,28 @@ pub(super) enum Sort {
     Foreign,
 }
 
-/// Sorts an object by what it says it is.
-pub(super) fn sort(api_version: &str, kind: &str) -> Result<Sort, Fault> {
+/// What an object says it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Head {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+}
+
+impl Head {
+    /// What that stands for.
+    pub(super) fn sort(&self) -> Result<Sort, Fault> {
+        sort(&self.api_version, &self.kind)
+    }
+
+    /// Whether it says nothing, as `kubectl get --raw` and the API server leave it out of the items
+    /// of a `ServiceList`.
+    pub(super) fn is_empty(&self) -> bool {
+        self.api_version.is_empty() && self.kind.is_empty()
+    }
+}
+
+fn sort(api_version: &str, kind: &str) -> Result<Sort, Fault> {
     if kind.is_empty() {
         return Err(Fault::NoKind);
     }
@@ -113,23 +134,30 @@ pub(super) fn sort(api_version: &str, kind: &str) -> Result<Sort, Fault> {
     })
 }
 
-/// Decodes a document. `None` when it is empty or cannot be decoded but is not ours anyway.
-pub(super) fn decode(text: &str, syntax: Syntax) -> Result<Option<api::Object>, Fault> {
-    let fault = match parse::<Option<api::Object>>(text, syntax) {
-        Ok(object) => return Ok(object),
-        Err(fault) => fault,
+/// Decodes a document and hands every object in it to `receiver`.
+///
+/// Nothing is, if it is empty, or cannot be decoded but is not ours anyway. What was handed over
+/// before an error must not count.
+pub(super) fn decode(
+    text: &str,
+    syntax: Syntax,
+    receiver: &mut impl Receiver,
+) -> Result<(), Fault> {
+    let Err(fault) = seeded(text, syntax, Node::root(&mut *receiver, Vec::new())) else {
+        return Ok(());
     };
+    receiver.forget();
     let Ok(head) = parse::<Head>(text, syntax) else {
         return Err(fault);
     };
-    match sort(&head.api_version, &head.kind) {
-        Ok(Sort::Foreign) => Ok(None),
+    match head.sort() {
+        Ok(Sort::Foreign) => Ok(()),
         Ok(Sort::List { .. }) => {
             // A mixed list: leave its foreign items alone and see whether ours are well.
             let Ok(Heads { items }) = parse(text, syntax) else {
                 return Err(fault);
             };
-            seeded(text, syntax, Sifted { head, items }).map(Some)
+            seeded(text, syntax, Node::root(receiver, items))
         }
         _ => Err(fault),
     }
@@ -176,99 +204,10 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// What an object says it is, and nothing else of it.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Head {
-    api_version: String,
-    kind: String,
-}
-
 /// The heads of a list's items.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Heads {
     #[serde(deserialize_with = "api::list")]
     items: Vec<Head>,
-}
-
-/// Decodes a list without looking into its foreign items.
-struct Sifted {
-    head: Head,
-    items: Vec<Head>,
-}
-
-impl<'de> DeserializeSeed<'de> for Sifted {
-    type Value = api::Object;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<api::Object, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Sifted {
-    type Value = api::Object;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<api::Object, A::Error> {
-        let mut object = self.head.into_object();
-        let mut heads = Some(self.items);
-        while let Some(field) = map.next_key::<String>()? {
-            match heads.take_if(|_| field == "items") {
-                Some(heads) => object.items = map.next_value_seed(SiftedItems(heads))?,
-                None => _ = map.next_value::<IgnoredAny>()?,
-            }
-        }
-        Ok(object)
-    }
-}
-
-struct SiftedItems(Vec<Head>);
-
-impl<'de> DeserializeSeed<'de> for SiftedItems {
-    type Value = Vec<api::Object>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for SiftedItems {
-    type Value = Vec<api::Object>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the items of a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut objects = Vec::with_capacity(self.0.len());
-        for head in self.0 {
-            let object = if matches!(sort(&head.api_version, &head.kind), Ok(Sort::Foreign)) {
-                // Its head stays, so that the items after it keep their numbers.
-                items
-                    .next_element::<IgnoredAny>()?
-                    .map(|_| head.into_object())
-            } else {
-                items
-                    .next_element::<Option<api::Object>>()?
-                    .map(Option::unwrap_or_default)
-            };
-            objects.extend(object);
-        }
-        Ok(objects)
-    }
-}
-
-impl Head {
-    fn into_object(self) -> api::Object {
-        let Self { api_version, kind } = self;
-        api::Object {
-            api_version,
-            kind,
-            ..api::Object::default()
-        }
-    }
 }

@@ -27,11 +27,10 @@ impl Place {
         }
     }
 
-    /// An item of the list at this place.
-    pub(super) fn item(&self, index: usize) -> Self {
-        let items = self.items.iter().copied().chain([index]).collect();
+    /// Within the document at this place, what these indices lead to.
+    pub(super) fn at(&self, items: &[usize]) -> Self {
         Self {
-            items,
+            items: items.into(),
             ..self.clone()
         }
     }

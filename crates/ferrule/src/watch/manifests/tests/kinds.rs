@@ -263,3 +263,51 @@ fn headless_services_and_bad_parts_are_no_errors() {
         ["Service default/a: spec.ports[0].port: 70000 is not a port number; the port is left out"]
     );
 }
+
+#[test]
+fn what_a_list_is_may_be_written_behind_its_items() {
+    let items = "items:
+- metadata: {name: a}
+  spec: {clusterIP: 172.30.0.1}
+- metadata: {name: b}
+  spec: {clusterIP: None}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: c}
+  spec: {clusterIP: 172.30.0.3}
+  items: [{apiVersion: v1, kind: Service, metadata: {name: inner}}]
+";
+    let typed = format!("{items}apiVersion: v1\nkind: ServiceList\n");
+    let events = yaml(&typed);
+    assert_eq!(names(&events), ["Service default/a", "Service default/c"]);
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, Event::Gone { .. }))
+    );
+    for other in [
+        "apiVersion: v1\nkind: PodList\n",
+        "apiVersion: x/v1\nkind: ServiceList\n",
+    ] {
+        assert_eq!(names(&yaml(&format!("{items}{other}"))), [""; 0]);
+    }
+    assert_eq!(
+        complaint("l.yaml", format!("{items}apiVersion: v1\nkind: List\n")),
+        "l.yaml: document 1, line 1, items[0]: no kind"
+    );
+    assert_eq!(
+        complaint("l.yaml", items),
+        "l.yaml: document 1, line 1: no kind"
+    );
+}
+
+#[test]
+fn a_field_that_comes_twice_is_an_error() {
+    for text in [
+        r#"{"kind": "Node", "kind": "Node", "apiVersion": "v1", "metadata": {"name": "here"}}"#,
+        r#"{"kind": "NodeList", "apiVersion": "v1", "items": [], "items": []}"#,
+    ] {
+        let message = complaint("n.json", text);
+        assert!(message.contains("duplicate field"), "{message}");
+    }
+}
