@@ -412,6 +412,7 @@ fn random_value(kind: &Type, random: &mut Random) -> Value {
                 "kubernetes.io/service-name",
                 "topology.kubernetes.io/zone",
                 "endpoints.kubernetes.io/last-change-trigger-time",
+                "ferrule.dev/ipvs-scheduler",
                 "k8s.io/initial-events-end",
                 "other",
             ];

@@ -103,3 +103,65 @@ fn watches_of_a_real_api_server_are_the_same_in_both_formats() {
         assert_eq!(format!("{:?}", from_protobuf.take()), format!("{events:?}"));
     }
 }
+
+/// Some bytes changed, cut out, put in or repeated: what a fuzzer does first.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.within(&(0..6)) {
+        let mut place = || usize::try_from(random.within(&(0..bytes.len() as u64 + 1))).unwrap();
+        let (at, other) = (place(), place());
+        let (from, to) = (at.min(other), at.max(other).min(at.min(other) + 40));
+        let byte = random.number().to_le_bytes()[0];
+        match random.within(&(0..6)) {
+            0 => bytes.truncate(at),
+            1 => drop(bytes.drain(from..to)),
+            2 => bytes.insert(at, byte),
+            3 => {
+                let again = bytes[from..to].to_vec();
+                bytes.splice(at..at, again);
+            }
+            // Lengths that are almost right, or as large as they can be.
+            4 => bytes
+                .get_mut(at)
+                .into_iter()
+                .for_each(|old| *old = old.wrapping_add(1)),
+            _ => bytes
+                .get_mut(at)
+                .into_iter()
+                .for_each(|old| *old = byte | 0x80),
+        }
+    }
+}
+
+#[test]
+fn mutated_answers_of_a_real_api_server_are_errors_or_values() {
+    let (mut errors, mut values) = (0, 0);
+    let mut count = |is_ok: bool| *(if is_ok { &mut values } else { &mut errors }) += 1;
+    for seed in 1..=600 {
+        let mut random = Random::seeded(seed);
+        for captured in all() {
+            let mut list = bytes_of(captured.list[0]);
+            mutate(&mut list, &mut random);
+            let size = usize::try_from(random.within(&(1..200))).unwrap();
+            let (found, metadata) = items(&list, size);
+            let length: usize = found.iter().map(Vec::len).sum();
+            assert!(length <= list.len(), "seed {seed}");
+            let mut intake = captured.intake();
+            for item in found {
+                count(intake.item(Format::Protobuf, &item).is_ok());
+            }
+            _ = metadata.map(|metadata| ListMetadata::read(Format::Protobuf, &metadata));
+
+            let mut watch = bytes_of(captured.watch[0]);
+            mutate(&mut watch, &mut random);
+            let mut frames = Frames::default();
+            let mut intake = captured.intake();
+            for piece in watch.chunks(size) {
+                frames.feed(piece);
+                while let Ok(Some(frame)) = frames.pop() {
+                    count(intake.event(Format::Protobuf, &frame).is_ok());
+                }
+            }
+        }
+    }
+    assert!(errors > 500 && values > 500, "{errors} {values}");
+}
