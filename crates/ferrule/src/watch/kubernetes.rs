@@ -26,6 +26,7 @@ mod format;
 mod frames;
 mod intake;
 mod pace;
+mod packing;
 mod protobuf;
 mod proxy;
 mod recorder;

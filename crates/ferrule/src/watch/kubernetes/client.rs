@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, RETRY_AFTER, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, RETRY_AFTER,
+    USER_AGENT,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, request};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
@@ -22,6 +23,7 @@ use tower::{BoxError, ServiceExt as _};
 use super::access::{Access, AccessError, Pod, Recipe, Token};
 use super::failure::{Failure, Refusal};
 use super::format::Format;
+use super::packing::{self, Packing};
 use super::proxy::Proxy;
 use super::{frames, route};
 use crate::version::KUBERNETES;
@@ -77,7 +79,16 @@ struct Link {
     client: kube::Client,
     token: Option<Token>,
     host: String,
+    /// Whether long answers may come packed.
+    packs: bool,
     made: Instant,
+}
+
+/// An answer that begins.
+pub(super) struct Answer {
+    pub format: Format,
+    pub packing: Packing,
+    pub body: Body,
 }
 
 impl fmt::Debug for Api {
@@ -131,11 +142,43 @@ impl Api {
         wanted: Format,
         limit: Duration,
     ) -> Result<(Format, Body), Failure> {
-        let response = self
-            .send(Method::GET, path, wanted, Vec::new(), limit)
-            .await?;
+        let answer = self.ask(path, wanted, None, limit).await?;
+        match answer.packing {
+            Packing::Plain => Ok((answer.format, answer.body)),
+            Packing::Gzip(_) => Err(frames::garbled("it is packed, which was not asked for")),
+        }
+    }
+
+    /// The same for an answer that may be packed, and how it is.
+    pub(super) async fn get_packed(
+        &self,
+        path: &str,
+        wanted: Format,
+        limit: Duration,
+    ) -> Result<Answer, Failure> {
+        let packing = self.with_link(|link| link.packs.then_some(packing::ACCEPTED));
+        self.ask(path, wanted, packing, limit).await
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        wanted: Format,
+        packing: Option<&'static str>,
+        limit: Duration,
+    ) -> Result<Answer, Failure> {
+        let request = Request::get(path).header(ACCEPT, wanted.accept());
+        let request = match packing {
+            Some(name) => request.header(ACCEPT_ENCODING, name),
+            None => request,
+        };
+        let response = self.send(request, Vec::new(), limit).await?;
         let (parts, body) = response.into_parts();
-        Ok((Format::of(&parts.headers), body))
+        Ok(Answer {
+            format: Format::of(&parts.headers),
+            packing: Packing::of(&parts.headers)?,
+            body,
+        })
     }
 
     /// Creates an object.
@@ -145,16 +188,16 @@ impl Api {
         json: Vec<u8>,
         limit: Duration,
     ) -> Result<(), Failure> {
-        self.send(Method::POST, path, Format::Json, json, limit)
-            .await?;
+        let request = Request::post(path)
+            .header(ACCEPT, Format::Json.accept())
+            .header(CONTENT_TYPE, "application/json");
+        self.send(request, json, limit).await?;
         Ok(())
     }
 
     async fn send(
         &self,
-        method: Method,
-        path: &str,
-        wanted: Format,
+        mut request: request::Builder,
         body: Vec<u8>,
         limit: Duration,
     ) -> Result<Response<Body>, Failure> {
@@ -163,7 +206,11 @@ impl Api {
             (link.client.clone(), token)
         });
         let unsendable = |error| Failure::unreachable(kube::Error::HttpError(error));
-        let request = request(&method, path, wanted, token, body).map_err(unsendable)?;
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request.body(Body::from(body)).map_err(unsendable)?;
+        let method = request.method().clone();
         let began = Instant::now();
         let answer = timeout(limit, client.send(request)).await;
         let code = match &answer {
@@ -228,10 +275,12 @@ impl Link {
         } = recipe;
         let host = config.cluster_url.authority().map(ToString::to_string);
         config.headers.push((USER_AGENT, user_agent()));
+        let packs = !config.disable_compression;
         Ok(Self {
             client: client(config, proxy.as_ref()).map_err(AccessError::Client)?,
             token,
             host: host.unwrap_or_default(),
+            packs,
             made: Instant::now(),
         })
     }
@@ -275,26 +324,6 @@ fn client(mut config: Config, proxy: Option<&Proxy>) -> Result<kube::Client, kub
         .with_layer(&config.extra_headers_layer()?)
         .with_layer(&config.base_uri_layer())
         .build())
-}
-
-fn request(
-    method: &Method,
-    path: &str,
-    wanted: Format,
-    token: Option<HeaderValue>,
-    body: Vec<u8>,
-) -> http::Result<Request<Body>> {
-    let mut builder = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(ACCEPT, wanted.accept());
-    if !body.is_empty() {
-        builder = builder.header(CONTENT_TYPE, "application/json");
-    }
-    if let Some(token) = token {
-        builder = builder.header(AUTHORIZATION, token);
-    }
-    builder.body(Body::from(body))
 }
 
 /// Why the server refused, as far as it can be read in time.

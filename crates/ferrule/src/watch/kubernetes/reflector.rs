@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Settings;
 use super::capability::Capability;
-use super::client::Api;
+use super::client::{Answer, Api};
 use super::failure::Failure;
 use super::format::{Events, Format, Objects};
 use super::frames;
@@ -265,7 +265,12 @@ impl<M: From<Vec<Event>>> Reflector<M> {
 
     async fn page(&mut self, path: &str, first: bool) -> Result<ListMetadata, Failure> {
         let limit = self.settings.timings.answer;
-        let (format, mut body) = self.api.get(path, self.settings.format, limit).await?;
+        let answer = self.api.get_packed(path, self.settings.format, limit);
+        let Answer {
+            format,
+            mut packing,
+            mut body,
+        } = answer.await?;
         if first {
             self.begin_list();
         }
@@ -273,12 +278,15 @@ impl<M: From<Vec<Event>>> Reflector<M> {
         while let Some(piece) = frames::next(&mut body, limit).await? {
             // Small steps, so that no batch grows with what the network delivers at once.
             for step in piece.chunks(STEP) {
-                objects.feed(step, |object| self.intake.item(format, object))?;
+                packing.unpack(step, |part| {
+                    objects.feed(part, |object| self.intake.item(format, object))
+                })?;
                 if self.intake.len() >= BATCH {
                     self.deliver().await;
                 }
             }
         }
+        packing.finish(|part| objects.feed(part, |object| self.intake.item(format, object)))?;
         ListMetadata::read(format, &objects.finish()?)
     }
 

@@ -22,6 +22,7 @@ mod big;
 mod law;
 mod lists;
 pub mod log;
+mod packed;
 mod proxies;
 mod recorder;
 mod server;

@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::stream;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -119,6 +121,8 @@ struct State {
     expired_as_answer: bool,
     /// The best it can answer in.
     format: Format,
+    /// How lists are packed for who says that it can unpack.
+    packing: Option<&'static str>,
     faults: Vec<(&'static str, Ask, Fault)>,
     seen: Vec<Seen>,
 }
@@ -160,6 +164,7 @@ impl Server {
                 missing: BTreeSet::new(),
                 expired_as_answer: false,
                 format: Format::Protobuf,
+                packing: None,
                 faults: Vec::new(),
                 seen: Vec::new(),
             }),
@@ -289,6 +294,11 @@ impl Server {
     /// From now on the best it can answer in.
     pub fn speak(&self, format: Format) {
         self.with(|state| state.format = format);
+    }
+
+    /// From now on lists are packed.
+    pub fn pack(&self) {
+        self.with(|state| state.packing = Some("gzip"));
     }
 
     pub fn do_not_offer(&self, path: &'static str) {
@@ -539,11 +549,19 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
     let released = shared.released.notified();
     shared.changed.notify_waiters();
     let accept = seen.header("accept");
-    let format = shared.state.lock().unwrap().format;
+    let (format, packing) = {
+        let state = shared.state.lock().unwrap();
+        (state.format, state.packing)
+    };
+    let packs = matches!(seen.ask, Ask::List | Ask::Continue)
+        && packing.is_some_and(|packing| seen.header("accept-encoding") == packing);
     let protobuf = accept.starts_with(MEDIA_TYPE) && format == Format::Protobuf;
     let kind = protobuf.then(|| kind_of(&seen.path));
     let plain = || shared.state.lock().unwrap().answer(&seen);
-    let right = || encoded(kind, plain());
+    let right = || {
+        let answer = encoded(kind, plain());
+        if packs { packed(answer) } else { answer }
+    };
     let answer = match fault {
         None => right(),
         Some(Fault::Status(code, reason)) => {
@@ -626,6 +644,20 @@ fn encoded(kind: Option<&'static str>, answer: Answer) -> Answer {
     let headers = &mut parts.headers;
     headers.insert("content-type", media_type.parse().unwrap());
     let body = body.map_frame(move |frame| frame.map_data(|data| in_protobuf(kind, &data)));
+    Response::from_parts(parts, body.boxed_unsync())
+}
+
+/// The same answer, packed.
+fn packed(answer: Answer) -> Answer {
+    let (mut parts, body) = answer.into_parts();
+    let headers = &mut parts.headers;
+    headers.insert("content-encoding", "gzip".parse().unwrap());
+    let pack = |data: Bytes| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&data).unwrap();
+        Bytes::from(encoder.finish().unwrap())
+    };
+    let body = body.map_frame(move |frame| frame.map_data(pack));
     Response::from_parts(parts, body.boxed_unsync())
 }
 
