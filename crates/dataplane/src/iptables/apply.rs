@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use ferrule_core::desired::{Desired, FamilyDelta};
 use ferrule_core::model::{Family, PortKey};
+use ferrule_kernel::memory;
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::nft::Nft;
 use ferrule_kernel::xt::{Flavour, Xt, XtError};
@@ -266,7 +267,12 @@ impl Dataplane for Iptables {
                 Err(_) => last_good = before(delta),
             }
         }
-        self.full(work, last_good)
+        // What reading the cluster left free is not what this will need.
+        memory::trim();
+        let applied = self.full(work, last_good);
+        // Nothing as large as this happens again soon.
+        memory::trim();
+        applied
     }
 
     /// Removes our rules and chains, whichever program made them. Chains of kubelet and of other

@@ -123,7 +123,7 @@ impl Builder<'_> {
     }
 
     fn bare(&self, set: Set, fields: &'static str) -> Part {
-        Part::InSet(self.name(set), fields)
+        Part::InSet(Box::new((self.name(set), fields)))
     }
 
     /// The same and more, and what happens.
@@ -217,7 +217,10 @@ impl Builder<'_> {
             };
             let rule = |set, more: &[Part], target| {
                 let mut rule = self.rule(set, fields, more, target);
-                rule.parts.insert(0, Part::OnlyProtocol(protocol));
+                let parts = rule.parts.iter().cloned();
+                rule.parts = std::iter::once(Part::OnlyProtocol(protocol))
+                    .chain(parts)
+                    .collect();
                 rule
             };
             let mark = Target::Jump(MARK_MASQ);

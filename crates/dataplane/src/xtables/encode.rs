@@ -50,7 +50,7 @@ pub fn expressions(rule: &Rule, family: Family) -> Option<Vec<Expr>> {
             encoder.header(part)?;
         }
     }
-    for part in &rule.parts {
+    for part in &*rule.parts {
         encoder.condition(part)?;
     }
     encoder.out.push(Expr::Counter {

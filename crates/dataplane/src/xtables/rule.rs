@@ -18,8 +18,8 @@ use crate::protocol_number;
 /// One rule: when all parts hold, the target happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// In kube-proxy's order.
-    pub parts: Vec<Part>,
+    /// In kube-proxy's order. Copies share them: the steps of a first sync have every rule once more.
+    pub parts: Arc<[Part]>,
     /// What happens.
     pub target: Target,
 }
@@ -72,7 +72,7 @@ pub enum Part {
     /// Counts the packet.
     Count(&'static str),
     /// These of its addresses and ports are in this set.
-    InSet(&'static str, &'static str),
+    InSet(Box<(&'static str, &'static str)>),
     /// IPVS sent it to a destination of this virtual server.
     Virtual(IpAddr, Protocol, Port),
 }
@@ -118,7 +118,7 @@ pub enum Target {
 
 impl Rule {
     /// A rule of these parts.
-    pub fn new(parts: impl Into<Vec<Part>>, target: Target) -> Self {
+    pub fn new(parts: impl Into<Arc<[Part]>>, target: Target) -> Self {
         Self {
             parts: parts.into(),
             target,
@@ -127,7 +127,7 @@ impl Rule {
 
     /// Writes it as kube-proxy does, behind the name of the chain.
     pub fn restore(&self, out: &mut String) {
-        for part in &self.parts {
+        for part in &*self.parts {
             part.restore(out).expect(STRING);
         }
         self.target.restore(out).expect(STRING);
@@ -151,7 +151,7 @@ impl Rule {
             Part::Port(port) => Some(*port),
             _ => None,
         });
-        for part in &self.parts {
+        for part in &*self.parts {
             part.saved_match(family, port, out).expect(STRING);
         }
         self.target.saved(family, out).expect(STRING);
@@ -210,7 +210,7 @@ impl Part {
             ),
             Self::Remember(list) => write!(out, " -m recent --name {list} --set"),
             Self::Count(counter) => write!(out, " -m nfacct --nfacct-name {counter}"),
-            Self::InSet(set, fields) => write!(out, " -m set --match-set {set} {fields}"),
+            Self::InSet(set) => write!(out, " -m set --match-set {} {}", set.0, set.1),
             Self::Virtual(ip, protocol, port) => write!(
                 out,
                 " -m ipvs --vaddr {ip} --vproto {} --vport {port}",
@@ -410,6 +410,12 @@ mod tests {
             let expected = (format!("{start}{given}"), format!("{start}{kept}"));
             assert_eq!(both(&rule), expected);
         }
+    }
+
+    #[test]
+    fn parts_are_small_because_there_are_very_many() {
+        assert!(size_of::<Part>() <= 24, "{}", size_of::<Part>());
+        assert!(size_of::<Rule>() <= 56, "{}", size_of::<Rule>());
     }
 
     #[test]

@@ -57,14 +57,17 @@ impl PortRules {
 impl Ruleset {
     /// Adds what one Service port puts into the tables.
     pub fn add(&mut self, key: &PortKey, port: PortRules) {
-        for ((chain, shadowed), rules) in port.shared {
+        for ((chain, shadowed), mut rules) in port.shared {
+            // Most are one or two, and there are tens of thousands.
+            rules.shrink_to_fit();
             let rank = Rank {
                 shadowed,
                 key: key.clone(),
             };
             self.shared.entry(chain).or_default().insert(rank, rules);
         }
-        for (chain, rules) in port.chains {
+        for (chain, mut rules) in port.chains {
+            rules.shrink_to_fit();
             self.chains.insert(chain, (key.clone(), rules));
         }
     }
