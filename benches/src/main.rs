@@ -76,6 +76,10 @@ fn main() -> std::process::ExitCode {
         ["core", "--quick"] => core::run(&[100, 1_000, 10_000], 3, 500),
         ["nftables"] => return code(nftables(&FULL, &FULL_SOURCES)),
         ["nftables", "--quick"] => return code(nftables(&QUICK, &QUICK_SOURCES)),
+        ["restarts"] => {
+            let measured = nftables::only_restarts(&FULL);
+            return code(measured.map_err(|error| error.to_string()));
+        }
         ["sources"] => {
             return code(sources::run(&FULL_SOURCES).map_err(|error| error.to_string()));
         }
@@ -92,7 +96,7 @@ fn main() -> std::process::ExitCode {
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
-                "usage: ferrule-bench core [--quick] | nftables [--quick] | sources | memory \
+                "usage: ferrule-bench core [--quick] | nftables [--quick] | restarts | sources | memory \
                  | relay [--quick] [--haproxy PROGRAM] | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;

@@ -58,6 +58,13 @@ pub fn run(extent: &Extent) -> Outcome<()> {
     restarts(&mut worlds)
 }
 
+/// Prints the table of starts alone.
+pub fn only_restarts(extent: &Extent) -> Outcome<()> {
+    let worlds = extent.sizes.iter();
+    let worlds = worlds.map(|&services| World::open(services, extent.wholes));
+    restarts(&mut worlds.collect::<Outcome<Vec<_>>>()?)
+}
+
 /// The whole table, and the floor, in turns.
 fn wholes(extent: &Extent) -> Outcome<()> {
     println!(

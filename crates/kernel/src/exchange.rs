@@ -209,6 +209,21 @@ impl<T: Transport> Exchange<T> {
         answer.ok_or(RequestError::Malformed(Malformed("reply: missing")))
     }
 
+    /// Makes a request of this kind that is answered by any number of messages and an
+    /// acknowledgement.
+    ///
+    /// # Errors
+    /// See [`RequestError`]. What `each` was shown before a refusal counts.
+    pub fn several(
+        &mut self,
+        kind: u16,
+        content: impl FnOnce(&mut Writer),
+        each: &mut dyn FnMut(&Message<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), RequestError> {
+        let sequence = self.request(kind, NLM_F_ACK, content)?;
+        self.read(sequence, each, false)
+    }
+
     /// Makes a request of this kind that is answered by a dump.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use crate::socket::{Protocol, Socket, Transport};
 use crate::wire::{Malformed, Message, Writer};
 
 mod batch;
+mod by_key;
 mod chain;
 mod commit;
 pub mod compat;
@@ -52,6 +53,8 @@ use uapi::{chain as chain_attr, elem, msg, rule, set as set_attr};
 pub struct Nft<T = Socket> {
     exchange: Exchange<T>,
     writers: Writers,
+    /// Sets with as many elements are read by key, where these are known.
+    large: usize,
 }
 
 /// One table with everything in it, all of one generation.
@@ -90,6 +93,7 @@ impl<T: Transport> Nft<T> {
         let nft = Self {
             exchange: Exchange::new(transport),
             writers: Writers::default(),
+            large: by_key::LARGE,
         };
         nft.writers.add(nft.port());
         nft
@@ -100,6 +104,16 @@ impl<T: Transport> Nft<T> {
     pub fn join(&mut self, writers: &Writers) {
         writers.add(self.port());
         self.writers = writers.clone();
+    }
+
+    /// Sets with as many elements are read by key in [`Nft::marked_snapshot`], where these are known.
+    pub const fn set_large(&mut self, elements: usize) {
+        self.large = elements;
+    }
+
+    /// See [`Nft::set_large`].
+    pub const fn large(&self) -> usize {
+        self.large
     }
 
     /// The group that it is in.
@@ -343,22 +357,27 @@ impl<T: Transport> Nft<T> {
         family: Family,
         table: &str,
     ) -> Result<Option<Snapshot>, RequestError> {
-        self.marked_snapshot(family, table).map(|(read, _)| read)
+        let read = self.marked_snapshot(family, table, &|_| &[]);
+        read.map(|(read, _)| read)
     }
 
     /// The same with the state of all rules that it is of, also if there is no such table.
     ///
+    /// `expected` are the elements that a set probably has, in any order. It may be wrong: large sets
+    /// are only read faster where it is not.
+    ///
     /// # Errors
     /// See [`Nft::snapshot`].
-    pub fn marked_snapshot(
+    pub fn marked_snapshot<'e>(
         &mut self,
         family: Family,
         table: &str,
+        expected: &dyn Fn(&str) -> &'e [Element],
     ) -> Result<(Option<Snapshot>, Mark), RequestError> {
         let mut former = None;
         for _ in 0..ATTEMPTS {
             let generation = self.generation()?.id;
-            let read = self.read_all(generation, family, table);
+            let read = self.read_all(generation, family, table, expected);
             let now = self.generation()?.id;
             if now == generation {
                 return Ok((read?, self.mark_of(now)));
@@ -384,11 +403,12 @@ impl<T: Transport> Nft<T> {
         Err(RequestError::Interrupted)
     }
 
-    fn read_all(
+    fn read_all<'e>(
         &mut self,
         generation: u32,
         family: Family,
         table: &str,
+        expected: &dyn Fn(&str) -> &'e [Element],
     ) -> Result<Option<Snapshot>, RequestError> {
         let found = self
             .tables(family)?
@@ -397,11 +417,28 @@ impl<T: Transport> Nft<T> {
         let Some(held) = found else { return Ok(None) };
         let sets = self.sets(family, table)?;
         let mut elements = BTreeMap::new();
+        let large = self.large;
+        let is_large = |set: &Held<Set>| expected(&set.object.name).len() >= large;
+        let counts = if sets.iter().any(is_large) {
+            self.counts(family, table)?
+        } else {
+            BTreeMap::new()
+        };
         // What packets put there is nobody's to compare, changes without a new generation, and may
         // be more than everything else together.
         for set in sets.iter().filter(|set| !set.object.dynamic) {
             let name = &set.object.name;
-            elements.insert(name.clone(), self.elements(family, table, name)?);
+            let known = match counts.get(name) {
+                Some(&count) if is_large(set) => {
+                    self.elements_by_key(family, (table, name), expected(name), count)?
+                }
+                _ => None,
+            };
+            let all = match known {
+                Some(all) => all,
+                None => self.elements(family, table, name)?,
+            };
+            elements.insert(name.clone(), all);
         }
         Ok(Some(Snapshot {
             generation,

@@ -21,7 +21,7 @@ use super::diff::{self, Pass, Redrawn, RenderContext, Step, Strangers};
 use super::isolate::Isolation;
 use super::names::{self, TABLE};
 use super::render;
-use super::ruleset::Common;
+use super::ruleset::{Common, Ruleset};
 use crate::{Applied, ApplyError, Dataplane, Listener, Scope, Watcher, Work, kernel_family, said};
 
 /// How often a full sync starts over because of external changes meanwhile.
@@ -117,7 +117,9 @@ impl<T: Transport> Nftables<T> {
         let mut replace = false;
         self.isolation.begin();
         let (mut applied, written) = loop {
-            let read = self.nft.marked_snapshot(family, TABLE);
+            let mut wanted = self.expected(desired)?;
+            let elements = |set: &str| wanted.as_ref().map_or(&[][..], |all| all.of_set(set));
+            let read = self.nft.marked_snapshot(family, TABLE, &elements);
             let (installed, mark) = read.map_err(unread)?;
             self.read = Some(mark);
             // A process that writes all the time, most likely elsewhere, must not keep us forever. If
@@ -129,9 +131,11 @@ impl<T: Transport> Nftables<T> {
             let removable = self.ours && !replace && strangers == Strangers::Removable;
             let result = match installed {
                 Some(installed) if removable || strangers == Strangers::None => {
-                    self.update_in_place(installed, desired, pass, generation)
+                    let wanted = wanted.take();
+                    self.update_in_place(installed, wanted, desired, pass, generation)
                 }
                 Some(_) if interim_steps.is_none() => {
+                    drop(wanted);
                     interim_steps = Some(self.install_interim_table(desired));
                     continue;
                 }
@@ -162,17 +166,35 @@ impl<T: Transport> Nftables<T> {
         Ok(applied)
     }
 
+    /// Everything wanted, where it helps to know that before the kernel is read: if it is very much and
+    /// there is something to read.
+    fn expected(&mut self, desired: &Desired) -> Result<Option<Ruleset>, ApplyError> {
+        if desired.totals(self.family).listed < self.nft.large() {
+            return Ok(None);
+        }
+        let tables = self.nft.tables(kernel_family(self.family));
+        let tables = tables.map_err(unread)?;
+        let is_there = tables.iter().any(|table| &*table.object.name == TABLE);
+        Ok(is_there.then(|| self.wanted(desired)))
+    }
+
+    /// Everything wanted.
+    fn wanted(&self, desired: &Desired) -> Ruleset {
+        let exposures = self.isolation.chosen(desired, self.family);
+        let facts = desired.facts(self.family);
+        render::ruleset(exposures, facts, self.family, self.options)
+    }
+
     /// Writes what differs.
     fn update_in_place(
         &mut self,
         installed: Snapshot,
+        wanted: Option<Ruleset>,
         desired: &Desired,
         pass: Pass,
         generation: Option<u32>,
     ) -> Result<(Applied, Written), Failed> {
-        let exposures = self.isolation.chosen(desired, self.family);
-        let facts = desired.facts(self.family);
-        let wanted = render::ruleset(exposures, facts, self.family, self.options);
+        let wanted = wanted.unwrap_or_else(|| self.wanted(desired));
         let difference = diff::full(&installed, &wanted, self.context(), pass);
         drop(installed);
         let apart = self.isolation.singly;

@@ -125,6 +125,15 @@ impl Ruleset {
     }
 }
 
+impl Ruleset {
+    /// Elements of the set or map of this name that have a key each; none of others.
+    pub fn of_set(&self, name: &str) -> &[Element] {
+        let mut all = self.elements.iter();
+        let found = all.find(|(container, _)| container.name() == name && !container.is_nets());
+        found.map_or(&[], |(_, elements)| elements)
+    }
+}
+
 impl Shares {
     /// How many there are.
     pub fn count(&self, container: Container, key: Value) -> u32 {

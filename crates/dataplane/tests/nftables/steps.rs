@@ -3,10 +3,12 @@
 use ferrule_dataplane::Dataplane as _;
 use std::time::{Duration, SystemTime};
 
+use ferrule_core::facts::Settings;
 use ferrule_core::issue::Kind;
 use ferrule_core::model::{Family, Service, Slice, TrafficPolicy};
 use ferrule_core::track::{self, Tracker};
-use ferrule_kernel::nft::{Event, Object, Watch};
+use ferrule_dataplane::nftables::Nftables;
+use ferrule_kernel::nft::{Event, Nft, Object, Watch};
 
 use crate::state::everything;
 use crate::support::*;
@@ -263,6 +265,45 @@ fn nft_063_a_restart_over_a_correct_table_writes_nothing() {
             assert_eq!(scene.whole(), 0);
         }
         assert_eq!(scene.snapshot(), before);
+    });
+}
+
+/// Reads every set by key where it can.
+fn all_are_large() -> Nft {
+    let mut nft = open_here();
+    nft.set_large(1);
+    nft
+}
+
+#[test]
+fn a_restart_over_very_large_sets_finds_every_difference() {
+    both(|family| {
+        let open = || Box::new(all_are_large);
+        let mut scene = Scene::over(family, Settings::default(), open(), Box::new(open_here));
+        everything(&mut scene);
+        scene.whole();
+        scene.restart();
+        assert_eq!(scene.whole(), 0);
+        // While nobody programs: one comes, one goes, one gets another endpoint, one more, one less.
+        let pods = |pods: &[u8]| -> Vec<_> {
+            let pod = |&pod: &u8| (address(family, 1, pod), false);
+            pods.iter().map(pod).collect()
+        };
+        for (before, after) in [
+            (&[1, 2][..], &[1, 3][..]),
+            (&[1, 2], &[1, 2, 3]),
+            (&[1, 2, 3], &[1]),
+            (&[1], &[]),
+            (&[], &[4]),
+        ] {
+            scene.service(service(family, "moving", 200));
+            scene.slice(slice(family, "moving", &pods(before))).whole();
+            scene.restart();
+            scene.slice(slice(family, "moving", &pods(after)));
+            assert!(scene.whole() > 0, "{before:?} {after:?}");
+            scene.dataplane = Nftables::new(family, scene.options, open_here());
+            assert_eq!(scene.whole(), 0, "{before:?} {after:?}");
+        }
     });
 }
 

@@ -77,6 +77,8 @@ pub mod set {
     pub const TIMEOUT: u16 = 11;
     pub const USERDATA: u16 = 13;
     pub const HANDLE: u16 = 16;
+    /// Since Linux 6.16.
+    pub const COUNT: u16 = 20;
 
     pub const DESC_SIZE: u16 = 1;
     pub const DESC_CONCAT: u16 = 2;

@@ -9,6 +9,7 @@
 )]
 
 mod addresses;
+mod by_key;
 mod captures;
 mod compat;
 mod counters;
