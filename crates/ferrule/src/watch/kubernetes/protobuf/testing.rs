@@ -413,6 +413,8 @@ fn random_value(kind: &Type, random: &mut Random) -> Value {
                 "topology.kubernetes.io/zone",
                 "endpoints.kubernetes.io/last-change-trigger-time",
                 "k8s.io/initial-events-end",
+                "ferrule.dev/ipvs-scheduler",
+                "ferrule.dev/proxy-protocol",
                 "other",
             ];
             let values = ["", "x", "true"];
