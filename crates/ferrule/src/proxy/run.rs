@@ -45,7 +45,7 @@ use crate::file_watch::FileWatch;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::ServiceHealth;
 use crate::logging;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RelayStats};
 use crate::modes::{OnExit, Part};
 use crate::sync::{Input, Limits, RestBy, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
@@ -114,6 +114,12 @@ impl<'a> Program<'a> {
         let clock: Clock = Arc::new(Time::now);
         let metrics = Arc::new(Metrics::new(config.mode()));
         metrics.set_build(&servers::build());
+        if let Some(relay) = relay.clone() {
+            metrics.show_relay(move || RelayStats {
+                ports: relay.relay().stats(),
+                descriptors: relay.relay().descriptors(),
+            });
+        }
         let gates = options.gates.iter();
         metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
         let health = config.healthz_address().map(|_| {
