@@ -21,7 +21,7 @@ pub fn split(line: &str) -> Result<(&str, &str)> {
 }
 
 /// Senders, a target, and how.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub senders: Vec<String>,
     target: Target,
@@ -134,7 +134,8 @@ pub enum Outcome {
 pub struct Wanted {
     name: String,
     port: Option<u16>,
-    from: Option<String>,
+    /// One of these; anybody if there are none.
+    from: Vec<String>,
 }
 
 impl Outcome {
@@ -149,6 +150,24 @@ impl Outcome {
                 None => Self::Pods(wanted(text)?),
             },
         })
+    }
+
+    /// The same where a relay stands in between: a pod sees one of these nodes, never its client.
+    #[must_use]
+    pub fn relayed_by(self, nodes: &[String]) -> Self {
+        let relayed = |wanted: Vec<Wanted>| {
+            let wanted = wanted.into_iter();
+            let relayed = wanted.map(|wanted| Wanted {
+                from: nodes.to_vec(),
+                ..wanted
+            });
+            relayed.collect()
+        };
+        match self {
+            Self::Pods(wanted) => Self::Pods(relayed(wanted)),
+            Self::OneOf(wanted) => Self::OneOf(relayed(wanted)),
+            other => other,
+        }
     }
 
     /// How many different answers there can be.
@@ -196,11 +215,11 @@ impl Wanted {
         let Answer::Pod { name, port, from } = answer else {
             return false;
         };
-        let seen = match self.from.as_deref() {
-            None => true,
-            Some("client") => from == sender,
-            Some(other) => from == other,
+        let is_seen = |wanted: &String| match wanted.as_str() {
+            "client" => from == sender,
+            other => from == other,
         };
+        let seen = self.from.is_empty() || self.from.iter().any(is_seen);
         *name == self.name && self.port.is_none_or(|wanted| wanted == *port) && seen
     }
 }
@@ -231,7 +250,7 @@ fn wanted(text: &str) -> Result<Vec<Wanted>> {
             all.push(Wanted {
                 name: name.to_owned(),
                 port,
-                from: from.clone(),
+                from: from.iter().cloned().collect(),
             });
         }
     }

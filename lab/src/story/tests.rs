@@ -63,6 +63,21 @@ fn a_line_holds_several_senders_and_pods() {
 }
 
 #[test]
+fn behind_a_relay_pods_see_its_node() {
+    let outcome = Outcome::parse("a1 from node1, b1:8081 b2 from client").unwrap();
+    let outcome = outcome.relayed_by(&["node2".to_owned()]);
+    let seen = [
+        ("a1", 8080, "node2"),
+        ("b1", 8081, "node2"),
+        ("b2", 1, "node2"),
+    ];
+    assert!(outcome.fits(&answers(&seen), "a2"));
+    let mut as_client = seen;
+    as_client[2].2 = "a2";
+    assert!(!outcome.fits(&answers(&as_client), "a2"));
+}
+
+#[test]
 fn affinity_is_one_of_several() {
     let outcome = Outcome::parse("one of a1 b1").unwrap();
     assert!(outcome.fits(&answers(&[("b1", 1, "a2")]), "a2"));
