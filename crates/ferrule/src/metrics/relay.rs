@@ -48,8 +48,11 @@ impl Of {
 /// The values of one metric: each with the value of its last label, if it has one of its own.
 type Values = Vec<(Option<&'static str>, f64)>;
 
+/// A metric, for whom it is, and where its values are.
+type Row = (&'static Declared, Of, fn(&Stats) -> Values);
+
 /// Metrics of one number or several per Service port.
-const NUMBERS: [(&Declared, Of, fn(&Stats) -> Values); 14] = [
+const NUMBERS: [Row; 14] = [
     (&names::RELAY_CONNECTIONS, Of::Tcp, |stats| {
         one(stats.lanes.values().map(|lane| lane.accepted).sum())
     }),
