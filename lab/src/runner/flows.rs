@@ -116,7 +116,7 @@ impl Opened {
 
 fn timeout(outcome: &Outcome) -> Duration {
     match outcome {
-        Outcome::Timeout => check::SILENCE,
+        Outcome::Timeout | Outcome::Unserved => check::SILENCE,
         _ => check::TIMEOUT,
     }
 }

@@ -123,6 +123,8 @@ pub enum Outcome {
     /// One of these pods answers, and only that one.
     OneOf(Vec<Wanted>),
     Refused,
+    /// No pod answers; how that shows is left open.
+    Unserved,
     Timeout,
     Closed,
     /// Whoever answered when the connection was opened.
@@ -170,6 +172,15 @@ impl Outcome {
         }
     }
 
+    /// The same where nothing can refuse: whoever would be refused is not served.
+    #[must_use]
+    pub fn without_refusals(self) -> Self {
+        match self {
+            Self::Refused => Self::Unserved,
+            other => other,
+        }
+    }
+
     /// How many different answers there can be.
     pub fn choices(&self) -> usize {
         match self {
@@ -180,7 +191,7 @@ impl Outcome {
 
     /// Whether two worlds may see different things and both be right.
     pub fn is_open(&self) -> bool {
-        matches!(self, Self::OneOf(_))
+        matches!(self, Self::OneOf(_) | Self::Unserved)
     }
 
     /// Whether this is what came back to `sender`.
@@ -188,6 +199,9 @@ impl Outcome {
         let only = |wanted: &Answer| answers.len() == 1 && answers.contains(wanted);
         match self {
             Self::Refused => only(&Answer::Refused),
+            Self::Unserved => answers
+                .iter()
+                .all(|got| matches!(got, Answer::Refused | Answer::Timeout | Answer::Closed)),
             Self::Timeout => only(&Answer::Timeout),
             Self::Closed => only(&Answer::Closed),
             // Only an open connection remembers.

@@ -222,3 +222,14 @@ fn a_short_form_stands_for_a_service_and_its_slices() {
     assert_eq!(memory.delete("web", "ns").unwrap().len(), 3);
     assert!(memory.delete("web", "ns").is_err());
 }
+
+#[test]
+fn where_nothing_refuses_it_is_enough_that_no_pod_answers() {
+    let outcome = Outcome::parse("refused").unwrap().without_refusals();
+    for answer in [Answer::Refused, Answer::Timeout, Answer::Closed] {
+        assert!(outcome.fits(&[answer].into(), "a2"));
+    }
+    assert!(!outcome.fits(&answers(&[("a1", 1, "a2")]), "a2"));
+    let silence = Outcome::parse("timeout").unwrap().without_refusals();
+    assert!(!silence.fits(&[Answer::Closed].into(), "a2"));
+}
