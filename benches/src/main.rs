@@ -40,7 +40,9 @@ const RELAY: relay::Extent = relay::Extent {
     stream: 1 << 30,
     requests: 10_000,
     connections: 1_000,
-    idle: 6_000,
+    idle: 10_000,
+    datagrams: 16_000,
+    hostile: (200, 400),
 };
 const RELAY_QUICK: relay::Extent = relay::Extent {
     rounds: 3,
@@ -48,6 +50,8 @@ const RELAY_QUICK: relay::Extent = relay::Extent {
     requests: 1_000,
     connections: 100,
     idle: 1_000,
+    datagrams: 1_600,
+    hostile: (20, 40),
 };
 const FULL_SOURCES: sources::Extent = sources::Extent {
     sizes: &[
@@ -84,20 +88,18 @@ fn main() -> std::process::ExitCode {
             return code(sources::run(&FULL_SOURCES).map_err(|error| error.to_string()));
         }
         ["memory"] => return code(memory::run().map_err(|error| error.to_string())),
-        ["relay", "serve", endpoint] => {
-            return code(relay::serve(endpoint).map_err(|error| error.to_string()));
+        ["relay", "serve", transport, endpoint] => {
+            return code(relay::serve(transport, endpoint).map_err(|error| error.to_string()));
         }
-        ["relay"] => return relay(&RELAY, None),
-        ["relay", "--quick"] => return relay(&RELAY_QUICK, None),
-        ["relay", "--haproxy", program] => return relay(&RELAY, Some(program)),
-        ["relay", "--quick", "--haproxy", program] => return relay(&RELAY_QUICK, Some(program)),
+        ["relay", "--quick", ref programs @ ..] => return relay(&RELAY_QUICK, programs),
+        ["relay", ref programs @ ..] => return relay(&RELAY, programs),
         ["check"] => return code(check::run(false)),
         ["check", "--renew"] => return code(check::run(true)),
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
                 "usage: ferrule-bench core [--quick] | nftables [--quick] | restarts | sources | memory \
-                 | relay [--quick] [--haproxy PROGRAM] | check [--renew] | path NAME"
+                 | relay [--quick] [--haproxy PROGRAM] [--nginx PROGRAM] | check [--renew] | path NAME"
             );
             return std::process::ExitCode::FAILURE;
         }
@@ -105,8 +107,17 @@ fn main() -> std::process::ExitCode {
     std::process::ExitCode::SUCCESS
 }
 
-fn relay(extent: &relay::Extent, haproxy: Option<&str>) -> std::process::ExitCode {
-    code(relay::run(extent, haproxy).map_err(|error| error.to_string()))
+/// `words` are pairs: a flag and a program.
+fn relay(extent: &relay::Extent, words: &[&str]) -> std::process::ExitCode {
+    let mut programs = relay::Programs::default();
+    for pair in words.chunks(2) {
+        match pair {
+            ["--haproxy", program] => programs.haproxy = Some(program),
+            ["--nginx", program] => programs.nginx = Some(program),
+            other => return code(Err(format!("what is {}?", other.join(" ")))),
+        }
+    }
+    code(relay::run(extent, programs).map_err(|error| error.to_string()))
 }
 
 fn nftables(extent: &nftables::Extent, sources: &sources::Extent) -> Result<(), String> {

@@ -1,10 +1,11 @@
-//! The relay of mode userspace beside HAProxy, on loopback in a network of its own.
+//! The relay of mode userspace beside HAProxy, and for UDP beside nginx, on loopback in a network of its
+//! own.
 //!
 //! Both stand between the same clients and the same endpoint, which this program plays, take turns
 //! within each round, and run in a process of their own with one thread. On a shared machine
 //! the rates are noisy; the processor time that a proxy needs for a unit of work is less so.
 //!
-//! Without the program `haproxy` only the relay is measured.
+//! Without the programs `haproxy` and `nginx` only the relay is measured.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -18,9 +19,9 @@ use crate::spread::Spread;
 mod load;
 mod proxy;
 
-use load::{Endpoint, Idle};
-use proxy::Proxy;
+use load::{Endpoint, Hostile, Idle};
 pub use proxy::serve;
+use proxy::{Kind, Proxy, Transport};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -37,7 +38,23 @@ pub struct Extent {
     pub connections: usize,
     /// Connections that idle.
     pub idle: usize,
+    /// Datagrams sent by each of [`CLIENTS`] clients.
+    pub datagrams: usize,
+    /// Clients that never read, and clients that say nothing.
+    pub hostile: (usize, usize),
 }
+
+/// What there is to compare with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Programs<'a> {
+    /// `haproxy`
+    pub haproxy: Option<&'a str>,
+    /// `nginx`
+    pub nginx: Option<&'a str>,
+}
+
+/// More than idle connections need on any side.
+const DESCRIPTORS: usize = 65_536;
 
 /// Clients at a time, except for streams.
 const CLIENTS: usize = 16;
@@ -54,19 +71,24 @@ struct Turn {
 ///
 /// # Errors
 /// What could not be started or was refused.
-pub fn run(extent: &Extent, haproxy: Option<&str>) -> Outcome<()> {
-    netns::isolated(|| measure(extent, haproxy))?
+pub fn run(extent: &Extent, programs: Programs<'_>) -> Outcome<()> {
+    netns::isolated(|| measure(extent, programs))?
 }
 
-fn measure(extent: &Extent, haproxy: Option<&str>) -> Outcome<()> {
+fn measure(extent: &Extent, programs: Programs<'_>) -> Outcome<()> {
     load::loopback_up()?;
-    // Clients and endpoint are both here.
-    limits::raise_descriptors()?;
-    let endpoint = Endpoint::start(extent.stream)?;
-    let mut names = vec![proxy::Kind::Relay];
-    match haproxy {
-        Some(program) => names.push(proxy::Kind::Haproxy(program.to_owned())),
-        None => println!("haproxy was not found: the relay alone.\n"),
+    // Clients and endpoint are both here, and proxies inherit it. To ask for more takes root.
+    limits::set(DESCRIPTORS).or_else(|_| limits::raise_descriptors().map(drop))?;
+    let endpoint = Endpoint::start(extent.stream, extent.hostile.1)?;
+    let mut names = vec![Kind::Relay];
+    match programs.haproxy {
+        Some(program) => names.push(Kind::Haproxy(program.to_owned())),
+        None => println!("haproxy was not found: TCP by the relay alone.\n"),
+    }
+    let mut of_udp = vec![Kind::Relay];
+    match programs.nginx {
+        Some(program) => of_udp.push(Kind::Nginx(program.to_owned())),
+        None => println!("nginx was not found: UDP by the relay alone.\n"),
     }
     println!(
         "{} rounds, {CLIENTS} clients, {STREAMS} streams of {} MiB; median (least–most).\n",
@@ -75,16 +97,33 @@ fn measure(extent: &Extent, haproxy: Option<&str>) -> Outcome<()> {
     );
     println!("| what | proxy | per second | processor time each | 99 % within |");
     println!("|---|---|---:|---:|---:|");
+    let proxies = start(&names, Transport::Tcp, endpoint.address)?;
     let streams = |to| load::streams(to, STREAMS, extent.stream);
-    row(&names, &endpoint, extent.rounds, "MiB streamed", streams)?;
+    row(&proxies, extent.rounds, "MiB streamed", streams)?;
+    let proxies = start(&names, Transport::Tcp, endpoint.address)?;
     let requests = |to| load::requests(to, CLIENTS, extent.requests);
-    row(&names, &endpoint, extent.rounds, "requests", requests)?;
+    row(&proxies, extent.rounds, "requests", requests)?;
+    let proxies = start(&names, Transport::Tcp, endpoint.address)?;
     let connections = |to| load::connections(to, CLIENTS, extent.connections);
-    row(&names, &endpoint, extent.rounds, "connections", connections)?;
+    row(&proxies, extent.rounds, "connections", connections)?;
+    let udp = start(&of_udp, Transport::Udp, endpoint.datagrams)?;
+    let datagrams = |to| load::datagrams(to, CLIENTS, extent.datagrams);
+    row(&udp, extent.rounds, "datagrams there and back", datagrams)?;
+    let (deaf, mute) = extent.hostile;
+    println!("\nBeside {deaf} clients that never read a stream and {mute} that say nothing:\n");
+    println!("| what | proxy | per second | processor time each | 99 % within |");
+    println!("|---|---|---:|---:|---:|");
+    let proxies = start(&names, Transport::Tcp, endpoint.address)?;
+    let hostile = proxies
+        .iter()
+        .map(|(_, proxy)| Hostile::open(proxy.address, deaf, mute));
+    let _hostile = hostile.collect::<Outcome<Vec<_>>>()?;
+    row(&proxies, extent.rounds, "requests", requests)?;
+    drop(proxies);
     println!("\nMemory of {} idle connections:\n", extent.idle);
     println!("| proxy | bytes each |\n|---|---:|");
     for kind in &names {
-        let proxy = Proxy::start(kind, endpoint.address)?;
+        let proxy = Proxy::start(kind, Transport::Tcp, endpoint.address)?;
         // What is needed once.
         drop(Idle::open(proxy.address, 16)?);
         let before = proxy.resident()?;
@@ -102,27 +141,34 @@ pub(crate) struct Done {
     pub(crate) times: Vec<Duration>,
 }
 
+/// Starts each of them.
+fn start(
+    kinds: &[Kind],
+    transport: Transport,
+    endpoint: SocketAddr,
+) -> Outcome<Vec<(&Kind, Proxy)>> {
+    let proxies = kinds
+        .iter()
+        .map(|kind| Ok((kind, Proxy::start(kind, transport, endpoint)?)));
+    proxies.collect()
+}
+
 fn row(
-    kinds: &[proxy::Kind],
-    endpoint: &Endpoint,
+    proxies: &[(&Kind, Proxy)],
     rounds: usize,
     what: &str,
     load: impl Fn(SocketAddr) -> Outcome<Done>,
 ) -> Outcome<()> {
-    let proxies = kinds
-        .iter()
-        .map(|kind| Proxy::start(kind, endpoint.address))
-        .collect::<Outcome<Vec<_>>>()?;
-    let mut turns: Vec<Vec<Turn>> = kinds.iter().map(|_| Vec::new()).collect();
-    for proxy in &proxies {
+    let mut turns: Vec<Vec<Turn>> = proxies.iter().map(|_| Vec::new()).collect();
+    for (_, proxy) in proxies {
         load(proxy.address)?;
     }
     for _ in 0..rounds {
-        for (proxy, turns) in proxies.iter().zip(&mut turns) {
+        for ((_, proxy), turns) in proxies.iter().zip(&mut turns) {
             turns.push(turn(proxy, &load)?);
         }
     }
-    for (kind, turns) in kinds.iter().zip(&turns) {
+    for ((kind, _), turns) in proxies.iter().zip(&turns) {
         let rates: Vec<f64> = sorted(turns.iter().map(|turn| turn.rate).collect());
         let costs = Spread::new(turns.iter().map(|turn| turn.cost).collect());
         let slow: Vec<Duration> = turns.iter().filter_map(|turn| turn.slow).collect();

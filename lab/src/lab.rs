@@ -61,6 +61,14 @@ impl Lab {
         self.settle(false)
     }
 
+    /// As [`Lab::start_proxies`], for a restart with the same settings.
+    pub fn restart_proxies(&mut self, settings: &Value) -> Result<()> {
+        for world in &mut self.worlds {
+            world.restart_proxies(&self.tools, Who::Own, settings)?;
+        }
+        self.settle(false)
+    }
+
     /// Waits until every proxy has programmed what was written.
     pub fn settle(&mut self, nodes_changed: bool) -> Result<()> {
         self.control.check()?;

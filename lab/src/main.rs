@@ -122,8 +122,10 @@ struct Clusters {
     ferrule: Option<PathBuf>,
 }
 
-/// Every mode there are worlds for.
+/// Every mode there are worlds of both programs for.
 const MODES: [&str; 3] = ["nftables", "iptables", "iptables-legacy"];
+/// Those that only ferrule has.
+const OWN_MODES: [&str; 2] = ["userspace", "userspace-iptables"];
 
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
@@ -139,14 +141,14 @@ fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Build => println!("{}", tools::build()?.display()),
         Verb::Up(mut worlds) => {
-            worlds.unless_named(&["nftables"])?;
+            worlds.unless_named(&["nftables"], &[])?;
             Tools::ensure(worlds.ferrule.clone())?;
             up::up(&worlds.arguments())?;
         }
         Verb::Down => up::down()?,
         Verb::Status => up::status()?,
         Verb::Test(mut stories) => {
-            stories.worlds.unless_named(&MODES)?;
+            stories.worlds.unless_named(&MODES, &OWN_MODES)?;
             return test(&stories);
         }
         Verb::Differ(clusters) => return differ(&clusters),
@@ -176,14 +178,15 @@ fn run(verb: Verb) -> Result<ExitCode> {
 }
 
 impl Worlds {
-    /// Both programs in these modes, where no worlds were named.
-    fn unless_named(&mut self, modes: &[&str]) -> Result<()> {
+    /// Both programs in these modes and ferrule in its own, where no worlds were named.
+    fn unless_named(&mut self, modes: &[&str], own: &[&str]) -> Result<()> {
         if self.worlds.is_empty() {
-            for mode in modes {
-                for program in ["ferrule", "kube-proxy"] {
-                    self.worlds.push(format!("{program}/{mode}").parse()?);
-                }
-            }
+            let both = modes.iter().flat_map(|mode| {
+                ["ferrule", "kube-proxy"].map(|program| format!("{program}/{mode}"))
+            });
+            let own = own.iter().map(|mode| format!("ferrule/{mode}"));
+            let all = both.chain(own).map(|world| world.parse());
+            self.worlds = all.collect::<Result<_>>()?;
         }
         Ok(())
     }
@@ -287,10 +290,10 @@ mod tests {
             worlds: Vec::new(),
             ferrule: None,
         };
-        worlds.unless_named(&MODES).unwrap();
-        assert_eq!(worlds.worlds.len(), 2 * MODES.len());
+        worlds.unless_named(&MODES, &OWN_MODES).unwrap();
+        assert_eq!(worlds.worlds.len(), 2 * MODES.len() + OWN_MODES.len());
         worlds.worlds.truncate(1);
-        worlds.unless_named(&MODES).unwrap();
+        worlds.unless_named(&MODES, &OWN_MODES).unwrap();
         assert_eq!(worlds.arguments(), ["--worlds=ferrule/nftables"]);
     }
 }

@@ -186,6 +186,25 @@ pub fn name_of(address: IpAddr) -> String {
     }
 }
 
+/// The nodes on the way from a sender to an address. Who relays is one of them: the first, or the
+/// one whose address it is.
+pub fn nodes_on_the_way(sender: &str, to: IpAddr) -> Vec<String> {
+    let of_number = |number: u8| nodes().find(move |node| node.number() == number);
+    let first = find(sender).and_then(|host| match host.kind {
+        Kind::Node => Some(host),
+        Kind::Pod(node) | Kind::Outside(node) => of_number(node),
+        Kind::Wire => None,
+    });
+    let target = nodes().find(|node| {
+        let (v4, v6) = second(node);
+        [node.v4.into(), node.v6.into(), v4.into(), v6.into()].contains(&to)
+    });
+    let outside = find(sender).is_some_and(|host| matches!(host.kind, Kind::Outside(_)));
+    let first = first.filter(|_| !(outside && target.is_some()));
+    let on_the_way = first.into_iter().chain(target);
+    on_the_way.map(|node| node.name.to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,5 +221,15 @@ mod tests {
         assert_eq!(name_of(Ipv4Addr::new(10, 244, 1, 254).into()), "node1");
         assert_eq!(name_of(Ipv4Addr::new(9, 9, 9, 9).into()), "9.9.9.9");
         assert_eq!(resolve("a1b", Family::V4), None);
+    }
+
+    #[test]
+    fn who_relays_is_the_first_node_or_the_one_that_is_meant() {
+        let ways = |sender: &str, to: &str| nodes_on_the_way(sender, to.parse().unwrap());
+        assert_eq!(ways("a1", "10.96.0.1"), ["node1"]);
+        assert_eq!(ways("a1", "172.18.0.2"), ["node1", "node2"]);
+        assert_eq!(ways("outside1", "172.19.0.2"), ["node2"]);
+        assert_eq!(ways("outside2", "2001:db8:5::5"), ["node2"]);
+        assert_eq!(ways("node2", "127.0.0.1"), ["node2"]);
     }
 }

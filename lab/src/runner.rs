@@ -157,9 +157,10 @@ impl Runner {
                 let mut worlds = self.lab.worlds.iter_mut();
                 worlds.try_for_each(|world| pods.iter().try_for_each(|pod| world.start_pod(pod)))
             }
-            Step::Restart(what) if what == "proxy" => {
+            Step::Restart(what) if what == "proxy" && scene.swapped => {
                 self.lab.start_proxies(Who::Own, &self.settings)
             }
+            Step::Restart(what) if what == "proxy" => self.lab.restart_proxies(&self.settings),
             Step::Restart(what) if what == "other" => {
                 scene.swapped = true;
                 self.lab.start_proxies(Who::Other, &self.settings)

@@ -80,7 +80,8 @@ pub enum Step {
 pub struct Expectation {
     pub subject: String,
     outcome: String,
-    /// By program, mode, or both: `kube-proxy`, `iptables`, `kube-proxy/iptables`.
+    /// By program, mode, or both: `kube-proxy`, `iptables`, `kube-proxy/iptables`; or by what a mode has
+    /// several of: `userspace-iptables`.
     otherwise: BTreeMap<String, String>,
     /// The row of docs/parity.md that says why ferrule differs.
     pub differs: Option<String>,
@@ -119,7 +120,8 @@ impl TryFrom<Written> for Expectation {
         for selector in table.otherwise.keys() {
             let of_program = ["ferrule", "kube-proxy"].contains(&selector.as_str());
             let known = of_program
-                || ["nftables", "iptables"].contains(&selector.as_str())
+                || ["nftables", "iptables", "userspace"].contains(&selector.as_str())
+                || format!("ferrule/{selector}").parse::<WorldKey>().is_ok()
                 || selector.parse::<WorldKey>().is_ok();
             ensure!(known, "{selector:?} names no program, mode or world");
             ensure!(
@@ -142,7 +144,8 @@ impl Expectation {
     /// holds for both of its flavours.
     pub fn outcome(&self, world: &WorldKey) -> &str {
         let in_mode = format!("{}/{}", world.program, world.mode);
-        [&world.to_string(), &in_mode, &world.program, &world.mode]
+        let (variety, mode) = (world.variety(), &world.mode);
+        [&world.to_string(), &in_mode, &world.program, &variety, mode]
             .into_iter()
             .find_map(|selector| self.otherwise.get(selector))
             .unwrap_or(&self.outcome)

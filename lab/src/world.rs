@@ -33,11 +33,13 @@ use crate::{barrier, cage, control, legacy, os};
 
 /// Which program in which mode, such as `ferrule/nftables`. `iptables-legacy` is the mode iptables
 /// with that flavour of it; `iptables` is whatever the machine has under that name.
+/// `userspace-iptables` is the mode userspace with portals by iptables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorldKey {
     pub program: String,
     pub mode: String,
     pub legacy: bool,
+    pub portals_by_iptables: bool,
 }
 
 impl FromStr for WorldKey {
@@ -50,13 +52,23 @@ impl FromStr for WorldKey {
         }
         let legacy = mode == "iptables-legacy";
         let mode = if legacy { "iptables" } else { mode };
-        if !["nftables", "iptables"].contains(&mode) {
+        let portals_by_iptables = mode == "userspace-iptables";
+        let mode = if portals_by_iptables {
+            "userspace"
+        } else {
+            mode
+        };
+        if !["nftables", "iptables", "userspace"].contains(&mode) {
             bail!("no world knows the mode {mode}");
+        }
+        if mode == "userspace" && program == "kube-proxy" {
+            bail!("kube-proxy has no mode userspace any more");
         }
         Ok(Self {
             program: program.to_owned(),
             mode: mode.to_owned(),
             legacy,
+            portals_by_iptables,
         })
     }
 }
@@ -70,8 +82,17 @@ impl fmt::Display for WorldKey {
 impl WorldKey {
     /// The mode, and the flavour where there are several.
     pub fn variety(&self) -> String {
-        let flavour = if self.legacy { "-legacy" } else { "" };
+        let flavour = match (self.legacy, self.portals_by_iptables) {
+            (true, _) => "-legacy",
+            (_, true) => "-iptables",
+            _ => "",
+        };
         format!("{}{flavour}", self.mode)
+    }
+
+    /// Whether a process stands between clients and pods, so that pods see its node.
+    pub fn relays(&self) -> bool {
+        self.mode == "userspace"
     }
 
     /// As part of a file name.
@@ -95,6 +116,8 @@ pub struct World {
     places: BTreeMap<&'static str, Netns>,
     pods: BTreeMap<&'static str, Servers>,
     proxies: BTreeMap<&'static str, Process>,
+    /// Those that others took over from, and that end with their last connection.
+    former: Vec<Process>,
     folder: PathBuf,
     /// Where its proxies look for programs, if not where everybody does.
     search_path: Option<OsString>,
@@ -120,6 +143,7 @@ impl World {
             places,
             pods: BTreeMap::new(),
             proxies: BTreeMap::new(),
+            former: Vec::new(),
             folder: folder.to_owned(),
             runtime: runtime.clone(),
             _sentinel: sentinel,
@@ -162,8 +186,25 @@ impl World {
     /// ones are ended first.
     pub fn start_proxies(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
         self.stop_proxies()?;
+        self.start_beside(tools, who, settings)
+    }
+
+    /// As [`World::start_proxies`], for a restart: where one process can take over from another,
+    /// both run until the old one has no connection left.
+    pub fn restart_proxies(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
+        if !self.key.relays() {
+            return self.start_proxies(tools, who, settings);
+        }
+        let former = std::mem::take(&mut self.proxies);
+        self.former.extend(former.into_values());
+        self.start_beside(tools, who, settings)
+    }
+
+    fn start_beside(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
         let program = match (who, self.key.program.as_str()) {
             (Who::Own, own) => own,
+            // There is no other one.
+            (Who::Other, own) if self.key.relays() => own,
             (Who::Other, "ferrule") => "kube-proxy",
             (Who::Other, _) => "ferrule",
         };
@@ -176,10 +217,9 @@ impl World {
 
     /// Asks the proxies to end; what they programmed stays.
     pub fn stop_proxies(&mut self) -> Result<()> {
-        for (_, mut process) in std::mem::take(&mut self.proxies) {
-            process.stop()?;
-        }
-        Ok(())
+        let proxies = std::mem::take(&mut self.proxies).into_values();
+        let mut all = proxies.chain(std::mem::take(&mut self.former));
+        all.try_for_each(|mut process| process.stop().map(drop))
     }
 
     fn start_proxy(&self, node: &Host, program: PathBuf, settings: &Value) -> Result<Process> {
@@ -195,6 +235,15 @@ impl World {
         command
             .arg(format!("--config={}", file.display()))
             .arg(format!("--hostname-override={}", node.name));
+        if self.key.relays() {
+            // Short, so that a restart by ending the process is not long.
+            command.arg("--userspace-drain-timeout=0s");
+            let socket = self.folder.join(format!("{}.sock", place.name()));
+            command.arg(format!("--userspace-handover={}", socket.display()));
+        }
+        if self.key.portals_by_iptables {
+            command.arg("--userspace-portals=iptables");
+        }
         if let Some(path) = &self.search_path {
             command.env("PATH", path);
         }
@@ -395,6 +444,10 @@ mod tests {
         let legacy: WorldKey = "ferrule/iptables-legacy".parse().unwrap();
         assert_eq!(legacy.to_string(), "ferrule/iptables-legacy");
         assert_eq!((legacy.mode.as_str(), legacy.legacy), ("iptables", true));
+        let portals: WorldKey = "ferrule/userspace-iptables".parse().unwrap();
+        assert_eq!(portals.to_string(), "ferrule/userspace-iptables");
+        assert!(portals.relays() && portals.mode == "userspace");
+        assert!("kube-proxy/userspace".parse::<WorldKey>().is_err());
         assert!("nftables".parse::<WorldKey>().is_err());
         assert!("haproxy/nftables".parse::<WorldKey>().is_err());
     }

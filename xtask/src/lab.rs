@@ -51,8 +51,10 @@ pub(crate) fn stories() -> Result<Outcome> {
     if let Some(reason) = unable() {
         return skip(format!("stories: {reason}"));
     }
-    // The older flavour of iptables has the same rules and is left to `cargo xtask lab test`.
-    let worlds = "ferrule/nftables,kube-proxy/nftables,ferrule/iptables,kube-proxy/iptables";
+    // The older flavour of iptables has the same rules and is left to `cargo xtask lab test`, as are
+    // portals by iptables.
+    let worlds = "ferrule/nftables,kube-proxy/nftables,ferrule/iptables,kube-proxy/iptables,\
+                  ferrule/userspace";
     lab(&[
         "test".to_owned(),
         "--quick".to_owned(),

@@ -134,9 +134,10 @@ enum Subject {
         quick: bool,
     },
     /// The relay of mode userspace beside HAProxy, on loopback: streams, requests, connections,
-    /// memory.
+    /// hostile clients, memory; and beside nginx: datagrams.
     ///
-    /// Needs root and `taskset`, and `haproxy` on the path for something to compare with.
+    /// Needs root and `taskset`, and `haproxy` and `nginx` (with its module for streams) on the path
+    /// for something to compare with.
     Relay {
         /// Less of everything, to see that it runs at all.
         #[arg(long)]
@@ -179,10 +180,17 @@ pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Re
 }
 
 fn bench_relay(quick: bool) -> Result<()> {
-    let haproxy = run::find("haproxy").map(|program| program.display().to_string());
-    let haproxy = haproxy.iter().flat_map(|program| ["--haproxy", program]);
+    let find = |flag, name| {
+        let program = run::find(name)?.display().to_string();
+        Some([flag, program])
+    };
+    let programs = [
+        find("--haproxy".to_owned(), "haproxy"),
+        find("--nginx".to_owned(), "nginx"),
+    ];
+    let programs = programs.iter().flatten().flatten().map(String::as_str);
     let arguments = ["relay"].into_iter().chain(quick.then_some("--quick"));
-    bench_with(arguments.chain(haproxy))
+    bench_with(arguments.chain(programs))
 }
 
 fn bench_nftables(quick: bool) -> Result<()> {

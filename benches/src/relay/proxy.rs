@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -21,6 +21,24 @@ pub(super) enum Kind {
     Relay,
     /// This program.
     Haproxy(String),
+    /// This program, with its module for streams.
+    Nginx(String),
+}
+
+/// What is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Transport {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -28,6 +46,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Relay => "relay",
             Self::Haproxy(_) => "HAProxy",
+            Self::Nginx(_) => "nginx",
         })
     }
 }
@@ -57,17 +76,18 @@ fn pinned(program: &str) -> Command {
 }
 
 impl Proxy {
-    pub(super) fn start(kind: &Kind, endpoint: SocketAddr) -> Outcome<Self> {
+    pub(super) fn start(kind: &Kind, transport: Transport, endpoint: SocketAddr) -> Outcome<Self> {
         match kind {
-            Kind::Relay => Self::relay(endpoint),
+            Kind::Relay => Self::relay(transport, endpoint),
             Kind::Haproxy(program) => Self::haproxy(program, endpoint),
+            Kind::Nginx(program) => Self::nginx(program, endpoint),
         }
     }
 
-    fn relay(endpoint: SocketAddr) -> Outcome<Self> {
+    fn relay(transport: Transport, endpoint: SocketAddr) -> Outcome<Self> {
         let itself = std::env::current_exe()?;
         let mut process = pinned(&itself.to_string_lossy())
-            .args(["relay", "serve", &endpoint.to_string()])
+            .args(["relay", "serve", transport.as_str(), &endpoint.to_string()])
             .stdout(Stdio::piped())
             .spawn()?;
         let output = process.stdout.take().ok_or("no output")?;
@@ -107,6 +127,34 @@ impl Proxy {
         Err("haproxy does not listen".into())
     }
 
+    fn nginx(program: &str, endpoint: SocketAddr) -> Outcome<Self> {
+        let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let name = format!("ferrule-bench-{}-{}.conf", std::process::id(), free.port());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, nginx_configuration(free, endpoint))?;
+        let process = pinned(program)
+            .arg("-c")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let proxy = Self {
+            process,
+            address: free,
+            file: Some(file),
+        };
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        client.set_read_timeout(Some(Duration::from_millis(10)))?;
+        for _ in 0..500 {
+            // Until it listens, sending or receiving fails.
+            _ = client.send_to(b"?", free);
+            if client.recv(&mut [0; 64]).is_ok() {
+                return Ok(proxy);
+            }
+        }
+        Err("nginx does not answer".into())
+    }
+
     /// The processor time it has used.
     pub(super) fn work(&self) -> Outcome<Duration> {
         let mut nanoseconds = 0;
@@ -131,7 +179,7 @@ fn configuration(listen: SocketAddr, endpoint: SocketAddr) -> String {
     format!(
         "global
     nbthread 1
-    maxconn 7000
+    maxconn 20000
 defaults
     mode tcp
     timeout connect 5s
@@ -145,11 +193,38 @@ listen bench
     )
 }
 
+/// UDP only, one process that does all, no log.
+fn nginx_configuration(listen: SocketAddr, endpoint: SocketAddr) -> String {
+    format!(
+        "load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+daemon off;
+master_process off;
+pid /dev/null;
+error_log /dev/null crit;
+events {{
+    worker_connections 20000;
+}}
+stream {{
+    server {{
+        listen {listen} udp;
+        proxy_pass {endpoint};
+        proxy_timeout 60s;
+    }}
+}}
+"
+    )
+}
+
 /// Is the relay that is measured: prints its port and serves until killed.
 ///
 /// # Errors
 /// What could not be opened.
-pub fn serve(endpoint: &str) -> Outcome<()> {
+pub fn serve(transport: &str, endpoint: &str) -> Outcome<()> {
+    let protocol = match transport {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        other => return Err(format!("{other} is neither tcp nor udp").into()),
+    };
     let options = Options {
         workers: 1,
         direct: true,
@@ -163,7 +238,7 @@ pub fn serve(endpoint: &str) -> Outcome<()> {
         port: PortKey {
             service: ServiceKey::new("bench", "relay"),
             name: "".into(),
-            protocol: Protocol::Tcp,
+            protocol,
         },
         family: Family::V4,
     };

@@ -54,6 +54,9 @@ pub struct Exposure {
     pub algorithm: Algorithm,
     /// The scheduler that the Service asks for, in modes that have several.
     pub scheduler: Option<Arc<str>>,
+    /// Endpoints are told the client's address by a header of the PROXY protocol, in modes that
+    /// stand between the two.
+    pub proxy_header: bool,
     /// Seconds a client stays with its endpoint.
     pub affinity_seconds: Option<NonZeroU32>,
     /// Sources allowed to use the load balancer IPs; empty means all.

@@ -24,6 +24,7 @@ use crate::modes::Mode;
 mod names;
 mod packets;
 mod process;
+mod relay;
 mod sli;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ mod tests;
 use names::Declared;
 pub use names::Group;
 pub use packets::PacketCounter;
+pub use relay::RelayStats;
 
 /// The type of what `/metrics` answers.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -72,6 +74,7 @@ pub struct Metrics {
     registry: Registry,
     sli: sli::Slis,
     packets: OnceLock<packets::Packets>,
+    relay: OnceLock<ReadRelay>,
     /// Unix time of the start, if `/proc` has it.
     started: Option<f64>,
 
@@ -119,6 +122,7 @@ impl Metrics {
             mode,
             sli: sli::Slis::new(),
             packets: OnceLock::new(),
+            relay: OnceLock::new(),
             started: process::started(),
 
             sync_duration: shelf.histograms(&names::SYNC_DURATION),
@@ -203,6 +207,12 @@ impl Metrics {
             // A second source would only say the same.
             let _second = self.packets.set(packets::Packets::new(read));
         }
+    }
+
+    /// Shows what the relay has done, read on every scrape.
+    pub fn show_relay(&self, read: impl Fn() -> RelayStats + Send + Sync + 'static) {
+        // A second source would only say the same.
+        let _second = self.relay.set(ReadRelay(Box::new(read)));
     }
 
     /// One attempt to program a family ended; `success` is when, if it worked.
@@ -405,6 +415,9 @@ impl Metrics {
         if let Some(packets) = self.packets.get() {
             families.extend(packets.families());
         }
+        if let Some(ReadRelay(read)) = self.relay.get() {
+            families.extend(relay::families(&read()));
+        }
         print(families)
     }
 
@@ -423,6 +436,15 @@ impl Metrics {
     /// Forgets what `/metrics/slis` shows.
     pub fn reset_slis(&self) {
         self.sli.reset();
+    }
+}
+
+/// Reads what the relay has done.
+struct ReadRelay(Box<dyn Fn() -> RelayStats + Send + Sync>);
+
+impl std::fmt::Debug for ReadRelay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadRelay").finish_non_exhaustive()
     }
 }
 

@@ -285,7 +285,7 @@ static USERSPACE: Mode = Mode {
     section: Section::Iptables,
     node_port_addresses: &[],
     audit: Audit::Hourly,
-    metrics: &[Group::Partial],
+    metrics: &[Group::Partial, Group::Relay],
     packets: None,
     prepare: |_, _| Ok(()),
     open: |config| {

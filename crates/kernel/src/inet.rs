@@ -5,7 +5,7 @@
 //! [`datagrams`] receives and sends many datagrams with one system call.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -102,12 +102,27 @@ pub fn connect(fd: &impl AsFd, to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A UDP socket that sends to and receives from one address only.
+/// Whether a connection that was begun is there already. Where the peer is on this machine it mostly is
+/// when [`connect`] returns.
+pub fn is_connected(fd: &impl AsFd) -> bool {
+    sys::has_peer(fd)
+}
+
+/// A UDP socket that sends to and receives from one peer, from a port that was taken with
+/// [`hold::shared_udp`]. Others may be connected from it at the same time, each to another peer: two
+/// with the same peer would get each other's datagrams. What somebody else sent to the port before it
+/// was connected may still be received.
 ///
 /// # Errors
-/// No route, or no descriptor is left.
-pub fn connect_datagrams(to: SocketAddr) -> io::Result<OwnedFd> {
-    let fd = sys::socket(family_of(to), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
+/// What the kernel said.
+pub fn connect_datagrams(port: u16, to: SocketAddr) -> io::Result<OwnedFd> {
+    let family = family_of(to);
+    let fd = sys::socket(family, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
+    if family == Family::V6 {
+        sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+    }
+    sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    sys::bind(&fd, SocketAddr::new(unspecified(family), port))?;
     sys::connect(&fd, to)?;
     Ok(fd)
 }
@@ -188,6 +203,13 @@ pub fn is_exhausted(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
+}
+
+const fn unspecified(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
 }
 
 fn family_of(address: SocketAddr) -> Family {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::plan::Family;
+use crate::plan::{self, Family};
 use crate::probe::{self, Answer, Answers};
 use crate::story::Expectation;
 use crate::story::line::{Outcome, Packet, Reply, Request, Series, number};
@@ -121,7 +121,7 @@ fn see(
         Look::Packets => {
             let packet = Packet::parse(&line.subject)?;
             let to = packet.target(services)?;
-            let outcome = Outcome::parse(outcome)?;
+            let outcome = expected(outcome, &packet, to, sender, &world.key)?;
             place.run(|| see_packets(&packet, to, &outcome, sender))
         }
         Look::Http => {
@@ -138,9 +138,28 @@ fn see(
     }
 }
 
+/// What a sender must see in a world. Where a relay stands in between pods see its node, and its rules
+/// of iptables refuse nobody.
+pub fn expected(
+    text: &str,
+    packet: &Packet,
+    to: SocketAddr,
+    sender: &str,
+    world: &WorldKey,
+) -> Result<Outcome> {
+    let mut outcome = Outcome::parse(text)?;
+    if world.portals_by_iptables {
+        outcome = outcome.without_refusals();
+    }
+    if world.relays() && !packet.is_direct() {
+        return Ok(outcome.relayed_by(&plan::nodes_on_the_way(sender, to.ip())));
+    }
+    Ok(outcome)
+}
+
 fn see_packets(packet: &Packet, to: SocketAddr, outcome: &Outcome, sender: &str) -> Seen {
     let timeout = match outcome {
-        Outcome::Timeout => SILENCE,
+        Outcome::Timeout | Outcome::Unserved => SILENCE,
         _ => TIMEOUT,
     };
     let answers = probe::balanced(packet.protocol, to, outcome.choices(), timeout);
@@ -223,11 +242,12 @@ fn report(rows: &[Row<'_>]) -> String {
 }
 
 /// Whether worlds of which the same is expected show the same, also in what the line does not mention.
+/// Those with a relay are compared among themselves.
 fn agree(rows: &[Row<'_>]) -> bool {
     let mut shown = BTreeMap::new();
     rows.iter().all(|row| {
         let first = shown
-            .entry(row.line.outcome(row.world))
+            .entry((row.line.outcome(row.world), row.world.relays()))
             .or_insert(&row.seen.same);
         **first == row.seen.same
     })

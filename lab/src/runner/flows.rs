@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,8 @@ pub type Flows = BTreeMap<String, Vec<Opened>>;
 pub struct Opened {
     flow: Flow,
     sender: String,
+    packet: Packet,
+    to: SocketAddr,
     /// Who answered when it was opened.
     first: Answer,
 }
@@ -38,9 +41,9 @@ pub fn open(
             bail!("{text:?}: a connection has one sender");
         };
         let to = packet.target(|name, family| scene.memory.address(name, family))?;
-        let outcome = Outcome::parse(outcome)?;
         let mut flows = Vec::new();
         for world in worlds {
+            let outcome = check::expected(outcome, &packet, to, sender, &world.key)?;
             let place = world.place(sender)?;
             let timeout = timeout(&outcome);
             let opened = place.run(|| Flow::open(packet.protocol, to, timeout))?;
@@ -53,6 +56,8 @@ pub fn open(
             flows.push(Opened {
                 flow,
                 sender: sender.clone(),
+                packet: packet.clone(),
+                to,
                 first: answer,
             });
         }
@@ -79,7 +84,10 @@ pub fn send(
             };
             for (world, opened) in worlds.iter().zip(flows) {
                 let wanted = line.outcome(&world.key);
-                let outcome = Outcome::parse(wanted)?;
+                let Opened {
+                    packet, to, sender, ..
+                } = &*opened;
+                let outcome = check::expected(wanted, packet, *to, sender, &world.key)?;
                 let asked = scope.spawn(move || opened.ask(&outcome));
                 threads.push((format!("{}: {name} = {wanted}", world.key), asked));
             }
@@ -108,7 +116,7 @@ impl Opened {
 
 fn timeout(outcome: &Outcome) -> Duration {
     match outcome {
-        Outcome::Timeout => check::SILENCE,
+        Outcome::Timeout | Outcome::Unserved => check::SILENCE,
         _ => check::TIMEOUT,
     }
 }

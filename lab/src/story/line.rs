@@ -21,7 +21,7 @@ pub fn split(line: &str) -> Result<(&str, &str)> {
 }
 
 /// Senders, a target, and how.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub senders: Vec<String>,
     target: Target,
@@ -123,6 +123,8 @@ pub enum Outcome {
     /// One of these pods answers, and only that one.
     OneOf(Vec<Wanted>),
     Refused,
+    /// No pod answers; how that shows is left open.
+    Unserved,
     Timeout,
     Closed,
     /// Whoever answered when the connection was opened.
@@ -134,7 +136,8 @@ pub enum Outcome {
 pub struct Wanted {
     name: String,
     port: Option<u16>,
-    from: Option<String>,
+    /// One of these; anybody if there are none.
+    from: Vec<String>,
 }
 
 impl Outcome {
@@ -151,6 +154,33 @@ impl Outcome {
         })
     }
 
+    /// The same where a relay stands in between: a pod sees one of these nodes, never its client.
+    #[must_use]
+    pub fn relayed_by(self, nodes: &[String]) -> Self {
+        let relayed = |wanted: Vec<Wanted>| {
+            let wanted = wanted.into_iter();
+            let relayed = wanted.map(|wanted| Wanted {
+                from: nodes.to_vec(),
+                ..wanted
+            });
+            relayed.collect()
+        };
+        match self {
+            Self::Pods(wanted) => Self::Pods(relayed(wanted)),
+            Self::OneOf(wanted) => Self::OneOf(relayed(wanted)),
+            other => other,
+        }
+    }
+
+    /// The same where nothing can refuse: whoever would be refused is not served.
+    #[must_use]
+    pub fn without_refusals(self) -> Self {
+        match self {
+            Self::Refused => Self::Unserved,
+            other => other,
+        }
+    }
+
     /// How many different answers there can be.
     pub fn choices(&self) -> usize {
         match self {
@@ -161,7 +191,7 @@ impl Outcome {
 
     /// Whether two worlds may see different things and both be right.
     pub fn is_open(&self) -> bool {
-        matches!(self, Self::OneOf(_))
+        matches!(self, Self::OneOf(_) | Self::Unserved)
     }
 
     /// Whether this is what came back to `sender`.
@@ -169,6 +199,9 @@ impl Outcome {
         let only = |wanted: &Answer| answers.len() == 1 && answers.contains(wanted);
         match self {
             Self::Refused => only(&Answer::Refused),
+            Self::Unserved => answers
+                .iter()
+                .all(|got| matches!(got, Answer::Refused | Answer::Timeout | Answer::Closed)),
             Self::Timeout => only(&Answer::Timeout),
             Self::Closed => only(&Answer::Closed),
             // Only an open connection remembers.
@@ -196,11 +229,11 @@ impl Wanted {
         let Answer::Pod { name, port, from } = answer else {
             return false;
         };
-        let seen = match self.from.as_deref() {
-            None => true,
-            Some("client") => from == sender,
-            Some(other) => from == other,
+        let is_seen = |wanted: &String| match wanted.as_str() {
+            "client" => from == sender,
+            other => from == other,
         };
+        let seen = self.from.is_empty() || self.from.iter().any(is_seen);
         *name == self.name && self.port.is_none_or(|wanted| wanted == *port) && seen
     }
 }
@@ -231,7 +264,7 @@ fn wanted(text: &str) -> Result<Vec<Wanted>> {
             all.push(Wanted {
                 name: name.to_owned(),
                 port,
-                from: from.clone(),
+                from: from.iter().cloned().collect(),
             });
         }
     }

@@ -63,6 +63,21 @@ fn a_line_holds_several_senders_and_pods() {
 }
 
 #[test]
+fn behind_a_relay_pods_see_its_node() {
+    let outcome = Outcome::parse("a1 from node1, b1:8081 b2 from client").unwrap();
+    let outcome = outcome.relayed_by(&["node2".to_owned()]);
+    let seen = [
+        ("a1", 8080, "node2"),
+        ("b1", 8081, "node2"),
+        ("b2", 1, "node2"),
+    ];
+    assert!(outcome.fits(&answers(&seen), "a2"));
+    let mut as_client = seen;
+    as_client[2].2 = "a2";
+    assert!(!outcome.fits(&answers(&as_client), "a2"));
+}
+
+#[test]
 fn affinity_is_one_of_several() {
     let outcome = Outcome::parse("one of a1 b1").unwrap();
     assert!(outcome.fits(&answers(&[("b1", 1, "a2")]), "a2"));
@@ -206,4 +221,15 @@ fn a_short_form_stands_for_a_service_and_its_slices() {
     assert_eq!(moved[0]["endpoints"], json!([]));
     assert_eq!(memory.delete("web", "ns").unwrap().len(), 3);
     assert!(memory.delete("web", "ns").is_err());
+}
+
+#[test]
+fn where_nothing_refuses_it_is_enough_that_no_pod_answers() {
+    let outcome = Outcome::parse("refused").unwrap().without_refusals();
+    for answer in [Answer::Refused, Answer::Timeout, Answer::Closed] {
+        assert!(outcome.fits(&[answer].into(), "a2"));
+    }
+    assert!(!outcome.fits(&answers(&[("a1", 1, "a2")]), "a2"));
+    let silence = Outcome::parse("timeout").unwrap().without_refusals();
+    assert!(!silence.fits(&[Answer::Closed].into(), "a2"));
 }

@@ -176,6 +176,7 @@ impl Draft<'_> {
             endpoints,
             algorithm: Algorithm::default(),
             scheduler: service.scheduler.clone(),
+            proxy_header: service.proxy_header,
             affinity_seconds: service.affinity_seconds,
             source_ranges_include_node: source_ranges
                 .iter()

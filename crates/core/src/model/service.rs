@@ -43,6 +43,9 @@ pub struct Service {
     pub affinity_seconds: Option<NonZeroU32>,
     /// The scheduler it asks for, in modes that have several.
     pub scheduler: Option<Arc<str>>,
+    /// Endpoints are told the client's address by a header of the PROXY protocol, in modes that
+    /// stand between the two.
+    pub proxy_header: bool,
     /// Its ports; names and protocols are unique.
     pub ports: Box<[ServicePort]>,
 }

@@ -93,6 +93,7 @@ pub fn service(key: &str) -> Service {
         health_check_field: None,
         affinity_seconds: None,
         scheduler: None,
+        proxy_header: false,
         ports: [service_port("http", Protocol::Tcp, 80)].into(),
     }
 }

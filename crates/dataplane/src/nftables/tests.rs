@@ -64,6 +64,7 @@ fn exposure(name: &str, frontends: &[Frontend], endpoints: &[Endpoint]) -> Expos
         idle: Box::default(),
         algorithm: Algorithm::Random,
         scheduler: None,
+        proxy_header: false,
         affinity_seconds: None,
         source_ranges: Box::default(),
         source_ranges_include_node: false,

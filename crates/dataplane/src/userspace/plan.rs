@@ -178,7 +178,7 @@ fn backends(exposure: &Exposure) -> Backends {
         internal: route(exposure, Class::Internal),
         external: route(exposure, Class::External),
         sources: sources(exposure).into_iter().collect(),
-        ..Backends::default()
+        proxy_header: exposure.proxy_header && exposure.key.protocol == Protocol::Tcp,
     }
 }
 

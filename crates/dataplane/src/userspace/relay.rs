@@ -38,7 +38,7 @@ mod workers;
 use group::{Group, Lane};
 use ports::Ports;
 use sockets::Bound;
-pub use stats::{Failure, Histogram, LaneStats, Stats};
+pub use stats::{Descriptors, Failure, Histogram, LaneStats, Stats};
 use workers::{Shared, Workers};
 
 /// A Service port of one family.
@@ -77,6 +77,9 @@ pub struct Options {
     pub udp_idle: UdpIdle,
     /// UDP associations per Service port.
     pub udp_associations: usize,
+    /// Local ports from which datagrams go to endpoints: as many clients may have the same UDP
+    /// endpoint. `None` is half of those from which the kernel chooses.
+    pub local_ports: Option<usize>,
     /// How long a connection to an endpoint that is gone may be silent before it is reset.
     pub grace: Duration,
     /// Descriptors to use at most; `None` raises the limit to what this process may ask for.
@@ -97,6 +100,7 @@ impl Default for Options {
             avoid: None,
             udp_idle: UdpIdle::default(),
             udp_associations: 65_536,
+            local_ports: None,
             grace: Duration::from_secs(30),
             descriptors: None,
             splice: true,
@@ -282,6 +286,8 @@ impl std::fmt::Debug for Relay {
 struct State {
     ports: Ports,
     groups: BTreeMap<Key, Entry>,
+    /// Service ports opened so far.
+    opened: u64,
     stopped: bool,
 }
 
@@ -310,6 +316,7 @@ impl Relay {
             state: Mutex::new(State {
                 ports,
                 groups: BTreeMap::new(),
+                opened: 0,
                 stopped: false,
             }),
         })
@@ -343,7 +350,7 @@ impl Relay {
             return Err(OpenError::Open(key.port.clone()));
         }
         let group = entry.map_or_else(
-            || Arc::new(Group::new(key.clone())),
+            || Arc::new(Group::new(key.clone(), state.opened)),
             |entry| Arc::clone(&entry.group),
         );
         let bound = Bound::open(protocol, listen, &mut state.ports)?;
@@ -355,9 +362,13 @@ impl Relay {
                 state.ports.release(address.port());
                 OpenError::Listen { address, source }
             })?;
-        let entry = state.groups.entry(key.clone()).or_insert_with(|| Entry {
-            group,
-            lanes: BTreeMap::new(),
+        let State { groups, opened, .. } = state;
+        let entry = groups.entry(key.clone()).or_insert_with(|| {
+            *opened += 1;
+            Entry {
+                group,
+                lanes: BTreeMap::new(),
+            }
         });
         entry.lanes.insert(class, lane);
         Ok(port)
@@ -475,6 +486,11 @@ impl Relay {
             self.close_family(family);
         }
         self.wait_until_empty(timeout);
+    }
+
+    /// Descriptors of clients and endpoints.
+    pub fn descriptors(&self) -> Descriptors {
+        self.shared.descriptors()
     }
 
     /// What every open Service port has done so far, in order.

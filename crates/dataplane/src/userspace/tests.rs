@@ -500,6 +500,48 @@ fn the_table_goes_with_its_socket_and_nobody_else_can_change_it() {
     });
 }
 
+#[test]
+fn portals_that_the_kernel_refuses_change_nothing_and_are_made_up_for() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let drawn = |service: &Service, name: &str| {
+            let cluster = cluster(service);
+            render::drawing(&http(name), &served(&cluster, name))
+        };
+        let cluster = cluster(&full());
+        let statics =
+            || render::statics(cluster.desired.facts(family), family, &Options::default());
+        let redrawn = [Redrawn {
+            before: Drawing::new(),
+            after: drawn(&full(), "web"),
+        }];
+        let mut table = PortalTable::open(family).unwrap();
+        table.update(statics(), &redrawn).unwrap();
+        let before = elements(family, TABLES[0]);
+        // Nothing of this is there to be deleted.
+        let unknown = service("gone").at(ip("10.96.0.77"));
+        let refused = [Redrawn {
+            before: drawn(&unknown, "gone"),
+            after: Drawing::new(),
+        }];
+        table.update(statics(), &refused).unwrap_err();
+        assert_eq!(elements(family, TABLES[0]), before);
+        assert!(table.needs_all());
+        table.update(statics(), &redrawn).unwrap();
+        assert_eq!(elements(family, TABLES[1]), before);
+
+        // One process more than there are names waits for one of the others to end.
+        let mut second = PortalTable::open(family).unwrap();
+        second.update(statics(), &redrawn).unwrap();
+        let mut third = PortalTable::open(family).unwrap();
+        let error = third.update(statics(), &redrawn).unwrap_err();
+        let said = crate::error_chain(&error);
+        assert!(said.contains("two other processes have one"), "{said}");
+        drop(second);
+        third.update(statics(), &redrawn).unwrap();
+    });
+}
+
 /// Up to four Services, each absent or in some shape.
 fn shapes() -> impl Strategy<Value = Vec<Option<(u8, bool, bool)>>> {
     let shape = (0..3_u8, any::<bool>(), any::<bool>());

@@ -14,6 +14,8 @@ mod draining;
 mod ladder;
 mod memory;
 mod ports;
+mod rollout;
 mod streams;
 mod support;
 mod udp;
+mod udp_floods;

@@ -101,8 +101,8 @@ pub fn child(start: impl FnOnce(SocketAddr) -> (Relay, SocketAddr)) -> bool {
 }
 
 /// Lets this process have as many descriptors as it takes, or as many as it may; returns how many.
-fn plenty() -> usize {
-    const PLENTY: usize = 50_000;
+pub fn plenty() -> usize {
+    const PLENTY: usize = 100_000;
     match limits::set(PLENTY) {
         Ok(()) => PLENTY,
         Err(_) => limits::raise_descriptors().unwrap(),

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use ferrule_core::model::Protocol;
-use ferrule_dataplane::userspace::relay::{Failure, Options, UdpIdle};
+use ferrule_dataplane::userspace::relay::{Backends, Failure, Options, UdpIdle};
 
 use crate::support::{
     LOCALHOST, Scene, backends, exchange, options, udp_client, udp_echo, udp_named,
@@ -87,12 +87,11 @@ fn many_datagrams_at_once_all_arrive_in_order() {
             assert_eq!(u16::from_be_bytes(reply), round * 50 + at);
         }
     }
-    let stats = scene.stats();
-    assert_eq!(stats.associated, 1);
-    assert_eq!(
-        (stats.bytes_to_endpoints, stats.bytes_to_clients),
-        (2000, 2000)
-    );
+    // What was sent is counted a moment later.
+    scene.until("all is counted", |stats| {
+        (stats.bytes_to_endpoints, stats.bytes_to_clients) == (2000, 2000)
+    });
+    assert_eq!(scene.stats().associated, 1);
 }
 
 #[test]
@@ -133,6 +132,14 @@ fn usp_050_associations_move_when_their_endpoint_serves_no_more() {
     scene.set(backends(&[new]));
     assert_eq!(exchange(&client, b"x"), new.port().to_string().into_bytes());
     scene.until("the old one ends", |stats| stats.associations == 1);
+    // While it shuts down and still answers it keeps its clients, and new ones go elsewhere.
+    scene.set(Backends {
+        draining: vec![new],
+        ..backends(&[old])
+    });
+    assert_eq!(exchange(&client, b"x"), new.port().to_string().into_bytes());
+    let other = udp_client(scene.address);
+    assert_eq!(exchange(&other, b"x"), old.port().to_string().into_bytes());
     // Nobody serves: the datagram is dropped and so is the association.
     scene.set(backends(&[]));
     scene.until("both end", |stats| stats.associations == 0);

@@ -3,6 +3,8 @@
 //! Names, types, labels and buckets equal kube-proxy's; the help texts are our own words behind
 //! the same stability mark. docs/metrics.md lists the same, and a test compares the two.
 
+use ferrule_dataplane::userspace::relay::Histogram as Times;
+
 /// One metric as it is declared.
 #[derive(Debug)]
 pub struct Declared {
@@ -31,6 +33,8 @@ pub enum Group {
     Iptables,
     /// Rules are nftables transactions.
     Nftables,
+    /// Connections are carried by this process.
+    Relay,
 }
 
 /// The type of a metric.
@@ -65,6 +69,8 @@ pub enum Buckets {
     Programming,
     /// From five milliseconds to a minute.
     Request,
+    /// From a quarter of a millisecond to what all attempts together may take.
+    Connect,
 }
 
 impl Buckets {
@@ -82,11 +88,31 @@ impl Buckets {
             Self::Request => vec![
                 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
             ],
+            Self::Connect => Times::bounds().map(|bound| bound.as_secs_f64()).collect(),
         }
     }
 }
 
 const FAMILY: &[&str] = &["ip_family"];
+
+/// What a Service port is known by.
+pub const SERVICE_PORT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol"];
+const SERVICE_PORT_CAUSE: &[&str] = &[
+    "ip_family",
+    "namespace",
+    "service",
+    "port",
+    "protocol",
+    "cause",
+];
+const SERVICE_PORT_DIRECTION: &[&str] = &[
+    "ip_family",
+    "namespace",
+    "service",
+    "port",
+    "protocol",
+    "direction",
+];
 
 macro_rules! declare {
     ($($(#[$doc:meta])* $id:ident = $name:literal, $kind:expr, $labels:expr, $group:ident, $help:literal;)*) => {
@@ -104,7 +130,7 @@ macro_rules! declare {
     };
 }
 
-use Buckets::{Programming, Request, Sync};
+use Buckets::{Connect, Programming, Request, Sync};
 use Kind::{Counter, Gauge, Histogram};
 
 declare! {
@@ -266,6 +292,61 @@ declare! {
     /// Watches that broke.
     WATCH_RESTARTS = "ferrule_watch_restarts_total", Counter, &["resource"], All,
         "[ALPHA] Watches that ended, as they do every few minutes, and were restarted";
+
+    /// Clients let in.
+    RELAY_CONNECTIONS = "ferrule_relay_connections_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] TCP connections accepted from clients";
+    /// Clients turned away.
+    RELAY_DENIED = "ferrule_relay_denied_connections_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] TCP connections reset at once: made to a proxy port itself, or from a source that is not allowed";
+    /// Clients that are there.
+    RELAY_OPEN = "ferrule_relay_open_connections", Gauge, SERVICE_PORT, Relay,
+        "[ALPHA] TCP connections of clients that are open";
+    /// Connections whose endpoint was gone.
+    RELAY_EXPIRED = "ferrule_relay_expired_connections_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] TCP connections reset because their endpoint was gone and they were silent";
+    /// Clients of UDP.
+    RELAY_ASSOCIATED = "ferrule_relay_associations_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] UDP associations made: a client and its endpoint";
+    /// Those that are there.
+    RELAY_ASSOCIATIONS = "ferrule_relay_open_associations", Gauge, SERVICE_PORT, Relay,
+        "[ALPHA] UDP associations that live";
+    /// Those that had to go.
+    RELAY_EVICTED = "ferrule_relay_evicted_associations_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] UDP associations that made room for others, the longest idle first";
+    /// Datagrams lost here.
+    RELAY_DROPPED = "ferrule_relay_dropped_datagrams_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] Datagrams that reached nobody";
+    /// What was carried.
+    RELAY_BYTES = "ferrule_relay_bytes_total", Counter, SERVICE_PORT_DIRECTION, Relay,
+        "[ALPHA] Bytes carried, by direction: to_endpoints or to_clients";
+    /// Second and later attempts.
+    RELAY_RETRIES = "ferrule_relay_retries_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] Further attempts to reach an endpoint after a first one failed";
+    /// Attempts in vain.
+    RELAY_FAILURES = "ferrule_relay_failures_total", Counter, SERVICE_PORT_CAUSE, Relay,
+        "[ALPHA] Attempts to reach an endpoint that failed, by cause";
+    /// Clients in vain.
+    RELAY_UNSERVED = "ferrule_relay_unserved_clients_total", Counter, SERVICE_PORT_CAUSE, Relay,
+        "[ALPHA] Clients that reached no endpoint: there was none, or all attempts failed";
+    /// The cost of a connection.
+    RELAY_CONNECT = "ferrule_relay_connect_duration_seconds", Histogram(Connect), SERVICE_PORT, Relay,
+        "[ALPHA] How long it took to connect a client to an endpoint, failed attempts included, in seconds";
+    /// Clients that waited.
+    RELAY_PAUSES = "ferrule_relay_pauses_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] Times at which new clients had to wait because descriptors or memory ran out";
+    /// Outliers.
+    RELAY_EJECTED = "ferrule_relay_ejected_endpoints", Gauge, SERVICE_PORT, Relay,
+        "[ALPHA] Endpoints that are passed over now because they failed again and again";
+    /// Descriptors.
+    RELAY_DESCRIPTORS = "ferrule_relay_descriptors", Gauge, &[], Relay,
+        "[ALPHA] File descriptors that connections and associations use";
+    /// Descriptors.
+    RELAY_MAX_DESCRIPTORS = "ferrule_relay_max_descriptors", Gauge, &[], Relay,
+        "[ALPHA] File descriptors that connections and associations may use";
+    /// What is not on the page.
+    RELAY_UNLISTED = "ferrule_relay_unlisted_service_ports", Gauge, &[], Relay,
+        "[ALPHA] Service ports with clients that have no series because there are too many";
 
     /// On `/metrics/slis`.
     HEALTHCHECK = "kubernetes_healthcheck", Gauge, &["name", "type"], All,

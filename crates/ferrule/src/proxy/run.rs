@@ -45,7 +45,7 @@ use crate::file_watch::FileWatch;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::ServiceHealth;
 use crate::logging;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RelayStats};
 use crate::modes::{OnExit, Part};
 use crate::sync::{Input, Limits, RestBy, Setup, Sync};
 use crate::watch::kubernetes::{Report, Rest};
@@ -114,6 +114,7 @@ impl<'a> Program<'a> {
         let clock: Clock = Arc::new(Time::now);
         let metrics = Arc::new(Metrics::new(config.mode()));
         metrics.set_build(&servers::build());
+        show_relay(&metrics, relay.clone());
         let gates = options.gates.iter();
         metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
         let health = config.healthz_address().map(|_| {
@@ -341,6 +342,16 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
         tracing::debug!(err = %error, "Failed to set the OOM score");
     }
     Ok(())
+}
+
+/// Has what the relay does shown, where there is one.
+fn show_relay(metrics: &Metrics, relay: Option<Arc<Process>>) {
+    if let Some(relay) = relay {
+        metrics.show_relay(move || RelayStats {
+            ports: relay.relay().stats(),
+            descriptors: relay.relay().descriptors(),
+        });
+    }
 }
 
 /// When the end must have come.

@@ -91,6 +91,9 @@ pub struct Annotations {
     /// How mode ipvs chooses endpoints of a Service.
     #[serde(rename = "ferrule.dev/ipvs-scheduler")]
     pub ipvs_scheduler: Option<String>,
+    /// Whether mode userspace tells endpoints the client's address.
+    #[serde(rename = "ferrule.dev/proxy-protocol")]
+    pub proxy_protocol: Option<String>,
     /// On a bookmark: the list is complete.
     #[serde(rename = "k8s.io/initial-events-end")]
     pub initial_events_end: Option<String>,

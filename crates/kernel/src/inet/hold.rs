@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::{family_of, sys};
+use super::{family_of, sys, unspecified};
 use crate::Family;
 
 /// Holds a TCP port. Connections to it are refused, as nobody listens.
@@ -25,6 +25,19 @@ pub fn tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 /// `AddrInUse`: it is taken.
 pub fn udp(address: SocketAddr) -> io::Result<OwnedFd> {
     held(address, libc::SOCK_DGRAM, libc::IPPROTO_UDP)
+}
+
+/// Takes a free UDP port, which [`super::connect_datagrams`] may then use any number of times.
+/// Nobody else gets it, unless they ask to share it.
+///
+/// # Errors
+/// `AddrInUse`: none is free.
+pub fn shared_udp(family: Family) -> io::Result<(OwnedFd, u16)> {
+    let fd = udp(SocketAddr::new(unspecified(family), 0))?;
+    // Only now: with it the kernel might choose a port that somebody shares.
+    sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    let port = sys::local_address(&fd)?.port();
+    Ok((fd, port))
 }
 
 /// Without `SO_REUSEADDR`: who has it could take the port as long as nobody listens.

@@ -1,4 +1,4 @@
-//! How many descriptors this process may have.
+//! How many descriptors this process may have, and how many ports there are to choose from.
 #![expect(
     unsafe_code,
     reason = "system calls take pointers; each block says why its pointers are good"
@@ -20,6 +20,19 @@ pub fn raise_descriptors() -> io::Result<usize> {
         set(hard)?;
     }
     Ok(hard)
+}
+
+/// How many ports the kernel chooses from in this network namespace.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn local_ports() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let mut numbers = text.split_whitespace().map(str::parse::<usize>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => Ok(last - first + 1),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// What this process may have, and what it may ask for.

@@ -152,6 +152,21 @@ pub(super) fn local_address(fd: &impl AsFd) -> io::Result<SocketAddr> {
     decode(&storage)
 }
 
+pub(super) fn has_peer(fd: &impl AsFd) -> bool {
+    // SAFETY: all zeros is an address without family.
+    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let mut len = length_of::<sockaddr_storage>();
+    // SAFETY: both outlive the call; the kernel writes at most `len` bytes.
+    let result = unsafe {
+        libc::getpeername(
+            fd.as_fd().as_raw_fd(),
+            from_mut(&mut storage).cast(),
+            from_mut(&mut len),
+        )
+    };
+    result == 0
+}
+
 /// Sets an option that is a number.
 pub(super) fn set_option(
     fd: &impl AsFd,

@@ -48,6 +48,55 @@ fn addresses_survive_the_kernels_form() {
 }
 
 #[test]
+fn a_connection_to_this_machine_is_there_at_once_and_one_to_nobody_never() {
+    let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), KEEP_ALIVE).unwrap();
+    let client = stream(Family::V4, KEEP_ALIVE).unwrap();
+    assert!(!is_connected(&client));
+    connect(&client, local_address(&listener).unwrap()).unwrap();
+    soon(|| {
+        is_connected(&client)
+            .then_some(())
+            .ok_or(ErrorKind::WouldBlock.into())
+    })
+    .unwrap();
+    let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let nobody = free.local_addr().unwrap();
+    drop(free);
+    let client = stream(Family::V4, KEEP_ALIVE).unwrap();
+    connect(&client, nobody).unwrap();
+    soon(|| match take_error(&client) {
+        Ok(Some(_)) => Ok(()),
+        _ => Err(ErrorKind::WouldBlock.into()),
+    })
+    .unwrap();
+    assert!(!is_connected(&client));
+}
+
+#[test]
+fn sockets_share_a_port_and_each_receives_from_its_own_peer_alone() {
+    let peer = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (first, second, stranger) = (peer(), peer(), peer());
+    let (held, port) = hold::shared_udp(Family::V4).unwrap();
+    let sockets =
+        [&first, &second].map(|peer| connect_datagrams(port, peer.local_addr().unwrap()).unwrap());
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    stranger.send_to(b"?", own).unwrap();
+    for (peer, word) in [(&first, b"1"), (&second, b"2")] {
+        peer.send_to(word, own).unwrap();
+    }
+    for (socket, word) in sockets.iter().zip([b"1", b"2"]) {
+        let mut bytes = [0; 8];
+        assert_eq!(soon(|| receive(socket, &mut bytes)).unwrap(), 1);
+        assert_eq!(bytes[0], word[0]);
+    }
+    // Who does not share gets another port, also when nothing is connected from it.
+    drop(sockets);
+    assert!(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).is_err());
+    drop(held);
+    drop(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap());
+}
+
+#[test]
 fn usp_043_no_socket_waits_for_acknowledgements_and_all_keep_alive() {
     // One that was accepted inherits what was set on the listening one.
     let (_client, accepted) = connected();

@@ -28,6 +28,8 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) key: Key,
+    /// Which one it is of all that were opened.
+    number: u64,
     pub(super) counters: Counters,
     pub(super) connecting: Arc<Semaphore>,
     /// Bytes of first datagrams that are kept for another try.
@@ -59,11 +61,6 @@ const DRAINING: u8 = 1;
 const GONE: u8 = 2;
 
 impl Endpoint {
-    /// Gets new clients.
-    pub(super) fn is_serving(&self) -> bool {
-        self.state.load(Ordering::Acquire) == SERVING
-    }
-
     /// Is not known any more.
     pub(super) fn is_gone(&self) -> bool {
         self.state.load(Ordering::Acquire) == GONE
@@ -84,9 +81,10 @@ pub(super) struct Choice {
 }
 
 impl Group {
-    pub(super) fn new(key: Key) -> Self {
+    pub(super) fn new(key: Key, number: u64) -> Self {
         Self {
             key,
+            number,
             counters: Counters::default(),
             connecting: Arc::new(Semaphore::new(CONNECTING)),
             kept: AtomicU64::new(0),
@@ -160,7 +158,7 @@ impl Group {
 
     pub(super) fn stats(&self) -> Stats {
         let ejected = self.inner().balancer.ejected(now());
-        self.counters.snapshot(ejected)
+        self.counters.snapshot(self.number, ejected)
     }
 }
 

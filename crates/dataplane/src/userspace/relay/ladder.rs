@@ -128,6 +128,10 @@ async fn attempt(
     let socket = socket?;
     inet::connect(&socket, to)?;
     let stream = sockets::wait_on(socket, interest())?;
+    // A pod of this node has mostly answered by now, and there is no need to wait to be notified of it.
+    if inet::is_connected(&stream) {
+        return Ok(stream);
+    }
     let outcome = async {
         let ready = stream.writable().await?.ready();
         if ready.is_write_closed()

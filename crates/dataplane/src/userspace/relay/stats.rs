@@ -77,6 +77,11 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// The upper bounds of its buckets.
+    pub fn bounds() -> impl Iterator<Item = Duration> {
+        BOUNDS.into_iter().map(Duration::from_micros)
+    }
+
     /// How many there were.
     pub fn count(&self) -> u64 {
         self.longer + self.buckets.iter().map(|(_, count)| count).sum::<u64>()
@@ -96,6 +101,8 @@ pub struct LaneStats {
 /// What a Service port has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
+    /// Which one it was of all Service ports that were opened.
+    pub number: u64,
     /// By class.
     pub lanes: BTreeMap<Class, LaneStats>,
     /// Connections that are open, and those being made.
@@ -128,6 +135,23 @@ pub struct Stats {
     pub pauses: u64,
     /// Endpoints that are passed over now because they fail.
     pub ejected: usize,
+}
+
+impl Stats {
+    /// Whether any client has come.
+    pub fn has_been_used(&self) -> bool {
+        let accepted = self.lanes.values().any(|lane| lane.accepted > 0);
+        accepted || self.associated > 0 || self.no_endpoint > 0
+    }
+}
+
+/// Descriptors of clients and endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// In use.
+    pub used: usize,
+    /// There may be.
+    pub most: usize,
 }
 
 /// The same while it is being counted.
@@ -187,14 +211,14 @@ impl Counters {
         self.open.load(Ordering::Relaxed) + self.associations.load(Ordering::Relaxed)
     }
 
-    pub(super) fn snapshot(&self, ejected: usize) -> Stats {
+    pub(super) fn snapshot(&self, number: u64, ejected: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let lane = |class: Class| LaneStats {
             accepted: read(&self.accepted[class as usize]),
             denied: read(&self.denied[class as usize]),
         };
-        let bounds = BOUNDS.into_iter().map(Duration::from_micros);
         Stats {
+            number,
             lanes: Class::ALL.map(|class| (class, lane(class))).into(),
             open: self.open.load(Ordering::Relaxed),
             associations: self.associations.load(Ordering::Relaxed),
@@ -208,7 +232,9 @@ impl Counters {
             no_endpoint: read(&self.no_endpoint),
             given_up: read(&self.given_up),
             connect: Histogram {
-                buckets: bounds.zip(self.connect.iter().map(read)).collect(),
+                buckets: Histogram::bounds()
+                    .zip(self.connect.iter().map(read))
+                    .collect(),
                 longer: read(&self.connect[BOUNDS.len()]),
                 sum: Duration::from_micros(read(&self.connect_micros)),
             },
@@ -231,7 +257,7 @@ mod tests {
         for micros in [1, 250, 251, 4_000_000, 4_000_001] {
             counters.connected(Duration::from_micros(micros));
         }
-        let histogram = counters.snapshot(0).connect;
+        let histogram = counters.snapshot(0, 0).connect;
         assert_eq!(histogram.buckets[0], (Duration::from_micros(250), 2));
         assert_eq!(histogram.buckets[1], (Duration::from_micros(500), 1));
         assert_eq!(histogram.buckets[11], (Duration::from_secs(4), 1));

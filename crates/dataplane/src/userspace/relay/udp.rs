@@ -11,7 +11,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferrule_kernel::inet;
 use ferrule_kernel::inet::datagrams::{Batch, Local};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -24,9 +23,11 @@ use super::stats::{add, count};
 use super::{Failure, Notice, now};
 
 mod association;
+mod local_ports;
 mod table;
 
 use association::Association;
+pub(super) use local_ports::LocalPorts;
 use table::Table;
 
 /// Batches received before other tasks of the thread have their turn.
@@ -185,7 +186,8 @@ impl Lane {
     ) -> Option<Arc<Association>> {
         let known = self.table().get(&client);
         match known {
-            Some(association) if association.endpoint.is_serving() => return Some(association),
+            // One that is draining may finish with the clients it has.
+            Some(association) if !association.endpoint.is_gone() => return Some(association),
             Some(association) => self.forget(&association),
             None => {}
         }
@@ -210,8 +212,10 @@ impl Lane {
                 Some(association)
             }
             Err(error) => {
-                group.counters.failed(Failure::of(&error));
-                if inet::is_exhausted(&error) {
+                let failure = Failure::of(&error);
+                group.counters.failed(failure);
+                if failure == Failure::Exhausted {
+                    self.evict_idlest();
                     let key = group.key.clone();
                     self.place.shared.report(Notice::Exhausted { key, error });
                 }
@@ -238,8 +242,13 @@ impl Lane {
                 open: counters.in_use(),
             });
         }
+        self.evict_idlest();
+    }
+
+    /// Ends the association that has been idle for longest.
+    fn evict_idlest(&self) {
         if self.table().evict_idlest() {
-            count(&counters.evicted);
+            count(&self.place.group.counters.evicted);
         }
     }
 

@@ -21,7 +21,8 @@ use tokio::sync::Notify;
 use super::balancer::splitmix;
 use super::group::{Group, Lane};
 use super::sockets::{self, Bound};
-use super::{Class, Notice, Options, Report, accept, now, udp};
+use super::udp::LocalPorts;
+use super::{Class, Descriptors, Notice, Options, Report, accept, now, udp};
 
 /// Descriptors that are left to the rest of the program.
 const RESERVED: usize = 256;
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     open: AtomicUsize,
     empty: (Mutex<()>, Condvar),
     seed: Mutex<u64>,
+    /// For datagrams to endpoints.
+    pub(super) local_ports: Arc<LocalPorts>,
     threads: OnceLock<Vec<Thread>>,
 }
 
@@ -57,6 +60,7 @@ pub(super) fn entropy() -> u64 {
 impl Shared {
     pub(super) fn new(options: Options, descriptors: usize, report: Report) -> Self {
         Self {
+            local_ports: LocalPorts::new(options.local_ports),
             options,
             report,
             reported: Mutex::default(),
@@ -85,8 +89,18 @@ impl Shared {
 
     /// Descriptors that are free for all.
     pub(super) fn free(&self) -> usize {
-        self.descriptors
-            .saturating_sub(self.used.load(Ordering::Relaxed))
+        self.descriptors.saturating_sub(self.in_use())
+    }
+
+    fn in_use(&self) -> usize {
+        self.used.load(Ordering::Relaxed) + self.local_ports.taken()
+    }
+
+    pub(super) fn descriptors(&self) -> Descriptors {
+        Descriptors {
+            used: self.in_use(),
+            most: self.descriptors,
+        }
     }
 
     pub(super) fn uses(&self, descriptors: usize) {

@@ -72,6 +72,7 @@ pub(super) fn service(object: api::Object, mut report: Report) -> Event {
         health_check_field: health_check_port(spec.health_check_node_port, asked, &mut report),
         affinity_seconds: affinity(&spec, &mut report),
         scheduler: scheduler(metadata.annotations.ipvs_scheduler, &mut report),
+        proxy_header: proxy_header(metadata.annotations.proxy_protocol.as_deref(), &mut report),
         ports,
     };
     report.put(Object::Service(service))
@@ -94,6 +95,21 @@ fn scheduler(asked: Option<String>, report: &mut Report) -> Option<Arc<str>> {
         format!("{name:?} is not one of {known}; mode ipvs uses its default"),
     );
     None
+}
+
+/// Whether endpoints of the Service want a header of the PROXY protocol. There is one version.
+fn proxy_header(asked: Option<&str>, report: &mut Report) -> bool {
+    match asked {
+        None => false,
+        Some("v2") => true,
+        Some(other) => {
+            report.warn(
+                "metadata.annotations[ferrule.dev/proxy-protocol]",
+                format!("{other:?} is not v2; endpoints get no header"),
+            );
+            false
+        }
+    }
 }
 
 /// The cluster IP of each family: by position in `ipFamilies`, or without those the one IP.

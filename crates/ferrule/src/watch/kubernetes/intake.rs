@@ -53,7 +53,7 @@ enum Line<T> {
     #[serde(rename = "DELETED")]
     Gone(T),
     #[serde(rename = "BOOKMARK")]
-    Bookmark(Nameplate),
+    Bookmark(Box<Nameplate>),
     #[serde(rename = "ERROR")]
     Error(Refusal),
 }
@@ -200,7 +200,7 @@ impl Intake {
                 self.gone(&metadata);
                 Ok(Progress::Version(metadata.resource_version))
             }
-            Line::Bookmark(bookmark) => progress_of(bookmark),
+            Line::Bookmark(bookmark) => progress_of(*bookmark),
             Line::Error(refusal) => Err(Failure::Refused {
                 refusal,
                 inside: true,

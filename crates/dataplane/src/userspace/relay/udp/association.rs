@@ -1,6 +1,7 @@
 //! One client's datagrams to one endpoint, and back.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,9 +15,11 @@ use tokio::io::unix::AsyncFd;
 
 use super::super::accept::Place;
 use super::super::group::{Endpoint, Group};
+use super::super::now;
 use super::super::sockets;
 use super::super::stats::{Failure, add, count};
 use super::super::workers::Shared;
+use super::local_ports::LocalPort;
 use super::{BATCH, Client, Lane};
 
 /// A first datagram up to this size is kept until the endpoint replies: should it refuse, another
@@ -39,6 +42,8 @@ pub(super) struct Association {
     /// Tells it from earlier and later ones of the same client.
     pub(super) number: u64,
     socket: AsyncFd<OwnedFd>,
+    /// Dropped after the socket: before that nobody may use it for the same endpoint.
+    _port: LocalPort,
     used: AtomicU64,
     sent: AtomicBool,
     replied: AtomicBool,
@@ -63,9 +68,14 @@ impl Association {
         client: Client,
         endpoint: Arc<Endpoint>,
     ) -> io::Result<Arc<Self>> {
-        let socket = inet::connect_datagrams(endpoint.address)?;
-        let socket = sockets::wait_on(socket, EVENTS)?;
         let Place { shared, group, .. } = &lane.place;
+        let port = shared.local_ports.take(endpoint.address, now())?;
+        if port.is_one_of_the_last {
+            // It will be free when this thread gets to it.
+            lane.evict_idlest();
+        }
+        let socket = inet::connect_datagrams(port.port, endpoint.address)?;
+        let socket = sockets::wait_on(socket, EVENTS)?;
         shared.uses(1);
         group.counters.associations.fetch_add(1, Ordering::Relaxed);
         let number = lane.table().number();
@@ -74,6 +84,7 @@ impl Association {
             endpoint,
             number,
             socket,
+            _port: port,
             used: AtomicU64::new(lane.clock()),
             sent: AtomicBool::new(false),
             replied: AtomicBool::new(false),
@@ -165,11 +176,24 @@ impl Association {
         })
     }
 
+    fn is_own(&self, peer: SocketAddr) -> bool {
+        let address = self.endpoint.address;
+        (peer.ip(), peer.port()) == (address.ip(), address.port())
+    }
+
     fn send_back(&self, lane: &Lane, batch: &Batch) {
         let to = Some((self.client.peer, self.client.local));
         let mut left = 0..batch.len();
         while !left.is_empty() {
-            match batch.send(lane.socket.get_ref(), left.clone(), to) {
+            // Before it was connected the socket received from anybody.
+            let own = |at: &usize| batch.get(*at).is_some_and(|reply| self.is_own(reply.peer));
+            let row = left.start..left.start + left.clone().take_while(own).count();
+            if row.is_empty() {
+                lane.dropped(1);
+                left.start += 1;
+                continue;
+            }
+            match batch.send(lane.socket.get_ref(), row, to) {
                 Ok(sent) if sent > 0 => {
                     let sent = left.start..left.start + sent;
                     left.start = sent.end;
@@ -230,14 +254,14 @@ fn again(lane: &Arc<Lane>, association: &Association, first: &[u8]) {
     }
 }
 
-/// Passes on replies until the association has been idle for too long, its endpoint does not serve
-/// any more, or something fails.
+/// Passes on replies until the association has been idle for too long, its endpoint is gone, or
+/// something fails.
 async fn until_end(lane: &Weak<Lane>, association: &Association) -> Option<io::Error> {
     loop {
         let changed = association.endpoint.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        if !association.endpoint.is_serving() {
+        if association.endpoint.is_gone() {
             return None;
         }
         let left = association.time_left(lane.upgrade()?.clock());
@@ -254,10 +278,15 @@ async fn until_end(lane: &Weak<Lane>, association: &Association) -> Option<io::E
                         return None;
                     };
                     let lane = lane.upgrade()?;
+                    let had_replied = association.replied.load(Ordering::Relaxed);
                     match association.reply(&lane) {
                         Replied::All => ready.clear_ready(),
                         Replied::Some => tokio::task::yield_now().await,
                         Replied::Failed(error) => return Some(error),
+                    }
+                    if !had_replied && association.replied.load(Ordering::Relaxed) {
+                        // From now on it may be idle for another time.
+                        break;
                     }
                 }
                 () = &mut idle => break,

@@ -337,6 +337,20 @@ fn a_scheduler_is_one_of_linux_or_none() {
 }
 
 #[test]
+fn only_version_2_of_the_proxy_protocol_is_spoken() {
+    let asking = |version: &str| {
+        let annotations = json!({ "ferrule.dev/proxy-protocol": version });
+        let (service, event) = put(with(plain(), "/metadata/annotations", annotations));
+        (service.proxy_header, fields(&event))
+    };
+    assert_eq!(asking("v2"), (true, vec![]));
+    let field = "metadata.annotations[ferrule.dev/proxy-protocol]".to_owned();
+    assert_eq!(asking("v1"), (false, vec![field.clone()]));
+    assert_eq!(asking(""), (false, vec![field]));
+    assert!(!put(plain()).0.proxy_header);
+}
+
+#[test]
 fn affinity_lasts_as_asked_or_three_hours() {
     let sticky = with(plain(), "/spec/sessionAffinity", json!("ClientIP"));
     let lasting = |seconds| {

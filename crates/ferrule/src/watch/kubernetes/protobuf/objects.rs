@@ -172,6 +172,9 @@ fn read_metadata(metadata: &mut api::Metadata, message: &[u8]) -> Result<(), Dam
                     b"ferrule.dev/ipvs-scheduler" => {
                         annotations.ipvs_scheduler = Some(value.text()?);
                     }
+                    b"ferrule.dev/proxy-protocol" => {
+                        annotations.proxy_protocol = Some(value.text()?);
+                    }
                     b"k8s.io/initial-events-end" => {
                         annotations.initial_events_end = Some(value.text()?);
                     }

@@ -414,6 +414,8 @@ fn random_value(kind: &Type, random: &mut Random) -> Value {
                 "endpoints.kubernetes.io/last-change-trigger-time",
                 "ferrule.dev/ipvs-scheduler",
                 "k8s.io/initial-events-end",
+                "ferrule.dev/ipvs-scheduler",
+                "ferrule.dev/proxy-protocol",
                 "other",
             ];
             let values = ["", "x", "true"];
