@@ -41,16 +41,34 @@ fn there<T: Send + 'static>(world: &World, work: impl FnOnce() -> T + Send + 'st
     world.node.run(work)
 }
 
-/// Ports on which the proxy listens, as the kernel lists them.
-fn listening(world: &World) -> BTreeSet<String> {
+/// Ports on which anybody listens, as the kernel lists them.
+fn listeners(world: &World) -> BTreeSet<u16> {
     let listed = there(world, || run("ss", &["-Hltnu"]));
     let lines = listed.lines();
     let locals = lines.filter_map(|line| line.split_whitespace().nth(4));
     locals
         .filter_map(|local| local.rsplit_once(':').map(|(_, port)| port))
-        .filter(|port| port.parse::<u16>().is_ok_and(|port| port > 32767))
-        .map(str::to_owned)
+        .filter_map(|port| port.parse().ok())
         .collect()
+}
+
+/// Ports on which the proxy listens.
+fn listening(world: &World) -> BTreeSet<u16> {
+    let mut ports = listeners(world);
+    ports.retain(|port| *port > 32767);
+    ports
+}
+
+/// Waits until it is so. A program that another thread is about to start has sockets of this process
+/// for a moment after they were closed here.
+fn until(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it did not become so");
 }
 
 fn iptables(family: Family) -> &'static str {
@@ -189,6 +207,7 @@ fn a_node_port_that_another_process_has_is_left_to_it() {
         );
         // It is tried again with every change.
         drop(held);
+        until(|| !listeners(world).contains(&NODE_PORT));
         scene.slice(world.pods("all", &[1, 2])).step();
         world
             .ask(Protocol::Tcp, Kind::NodePort, 1)
@@ -246,7 +265,7 @@ fn usp_054_a_service_that_goes_leaves_no_rule_and_no_listener() {
         let (stream, greeting) = connection(world, &world.pod);
         assert_eq!(greeting, b"1");
         scene.no_service("all").step();
-        assert_eq!(listening(world), BTreeSet::new());
+        until(|| listening(world).is_empty());
         assert!(saved(world).iter().all(|rule| !rule.contains("demo/all")));
         drop(stream);
         assert_eq!(scene.whole(), 0);
@@ -260,7 +279,7 @@ fn usp_060_nobody_connects_to_a_proxy_port_itself() {
         let ports = listening(world);
         assert!(!ports.is_empty());
         for port in ports {
-            let ask = Ask::new(Protocol::Tcp, world.node_ip(), port.parse().unwrap());
+            let ask = Ask::new(Protocol::Tcp, world.node_ip(), port);
             // One of the ports is of UDP; there nobody listens.
             assert_eq!(ask.put(&world.out), Answer::Reset, "{port}");
         }
@@ -330,14 +349,7 @@ fn usp_061_usp_070_a_restart_over_left_rules_takes_the_same_ports() {
         let mut scene = scene(world, &[1]);
         let (ports, rules) = (listening(world), saved(world));
         scene.crash();
-        // A program that another thread is about to start has its sockets for a moment longer.
-        for _ in 0..1000 {
-            if listening(world).is_empty() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(listening(world), BTreeSet::new());
+        until(|| listening(world).is_empty());
         assert_eq!(saved(world), rules, "they outlive the process");
         scene.restart();
         scene.whole();
