@@ -13,12 +13,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ferrule_core::issue::{Issue, Kind, ObjectKey, Severity};
+use ferrule_core::model::ServiceKey;
 use ferrule_core::track::Event;
 
 use self::decode::Fault;
 use self::document::{Document, Syntax};
 use self::place::Place;
-use super::{api, convert};
+use super::{Unserved, api, convert};
 use crate::file_watch::{self, FileWatch, FileWatchError};
 
 mod decode;
@@ -55,9 +56,23 @@ pub enum ManifestError {
 /// Of a folder, the files ending in `.yaml`, `.yml` and `.json` are read, in the order of their
 /// names. Folders inside it and names beginning with a dot are skipped.
 pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
+    Ok(read_all(path, node_name)?.events)
+}
+
+/// All that manifests say.
+pub struct Read {
+    /// What [`read`] returns.
+    pub events: Vec<Event>,
+    /// Services that no event puts, because node proxies leave them alone.
+    pub unserved: BTreeMap<ServiceKey, Unserved>,
+}
+
+/// The same as [`read`], with what is left alone on purpose.
+pub fn read_all(path: &Path, node_name: &str) -> Result<Read, ManifestError> {
     let mut cluster = Cluster {
         node_name,
         objects: BTreeMap::new(),
+        unserved: BTreeMap::new(),
     };
     for file in files::list(path)? {
         let Some(text) = files::read(&file)? else {
@@ -69,7 +84,11 @@ pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
             cluster.add_document(document, syntax, &start)?;
         }
     }
-    Ok(cluster.into_events())
+    let unserved = std::mem::take(&mut cluster.unserved);
+    Ok(Read {
+        events: cluster.into_events(),
+        unserved,
+    })
 }
 
 /// Reads the manifests now and after every change, and hands each result to `deliver`.
@@ -95,6 +114,7 @@ pub fn watch(
 struct Cluster<'a> {
     node_name: &'a str,
     objects: BTreeMap<ObjectKey, (Place, Event)>,
+    unserved: BTreeMap<ServiceKey, Unserved>,
 }
 
 impl Cluster<'_> {
@@ -170,6 +190,12 @@ impl Cluster<'_> {
         }
         defaults::fill_in(kind, &mut object);
         let key = convert::key(kind, &object.metadata);
+        if let ObjectKey::Service(service) = &key {
+            match Unserved::of(&object) {
+                Some(why) => self.unserved.insert(service.clone(), why),
+                None => self.unserved.remove(service),
+            };
+        }
         let Some(mut event) = convert::convert(kind, object, self.node_name) else {
             return Ok(());
         };
