@@ -179,7 +179,7 @@ fn a_dropped_publisher_closes_the_socket_and_another_can_have_it() {
     let Admin {
         publisher,
         path,
-        _folder,
+        _folder: folder,
     } = admin();
     let about = About {
         node: "here".to_owned(),
@@ -192,7 +192,7 @@ fn a_dropped_publisher_closes_the_socket_and_another_can_have_it() {
     let next = Admin {
         publisher,
         path,
-        _folder,
+        _folder: folder,
     };
     next.publish();
     until(|| next.ask("shop/web").ok());
