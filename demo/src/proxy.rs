@@ -27,6 +27,7 @@ impl Proxy {
             .args(["--hostname-override", "node-a"])
             .args(["--cluster-cidr", stage::CLUSTER_CIDR])
             .args(["--iptables-min-sync-period", "100ms"])
+            .arg("--admin-socket=")
             // The limit of tracked connections belongs to the machine.
             .args(["--conntrack-max-per-core", "0"])
             .stdout(log.try_clone()?)

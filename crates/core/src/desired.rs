@@ -22,9 +22,11 @@ use crate::track::{Changes, Tracker};
 mod claims;
 mod contested;
 mod delta;
+pub mod explain;
 mod expose;
 mod family;
 mod gather;
+mod judge;
 mod select;
 #[cfg(test)]
 mod tests;

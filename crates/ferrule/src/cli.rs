@@ -1,5 +1,6 @@
-//! The command line of the verbs that inspect: `desired` and `render`.
+//! The command line of the verbs that inspect: `desired`, `render` and `explain`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -8,6 +9,8 @@ use ferrule_core::facts::NodePortAddresses;
 use ferrule_core::model::{Family, parse_cidr};
 use ipnet::IpNet;
 
+use crate::admin::SOCKET;
+use crate::explain::target::{self, Target};
 use crate::modes::{self, Mode};
 
 /// Makes every Kubernetes Service address work on this node.
@@ -36,6 +39,12 @@ pub enum Verb {
     /// For mode nftables this is a file for `nft -f`, which replaces the table of kube-proxy.
     /// Reads the cluster from files, changes nothing, and needs no privileges.
     Render(RenderArgs),
+    /// Say what an address or a Service does on this node, and why
+    ///
+    /// Asks the running proxy, or reads the cluster from files with --manifests. Changes nothing.
+    /// Exit code 0 for an answer, 3 if there is no such Service or address, 4 if it exists and
+    /// cannot work.
+    Explain(ExplainArgs),
     /// Write man pages and shell completions into a folder
     #[cfg(feature = "manual")]
     #[command(hide = true)]
@@ -84,7 +93,7 @@ pub struct DesiredArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// Table or JSON
+    /// Table, or a sorted array with one object per address
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 
@@ -111,6 +120,71 @@ pub struct RenderArgs {
     /// nftables the configuration file has it
     #[arg(long, value_name = "BIT", value_parser = clap::value_parser!(i32).range(0..32))]
     pub iptables_masquerade_bit: Option<i32>,
+}
+
+/// Arguments of `ferrule explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Service (shop/web, shop/web:http), address (10.96.0.10:80, 10.96.0.53:53/UDP) or NodePort
+    /// (nodeport:30080)
+    #[arg(value_name = "TARGET")]
+    pub target: Target,
+
+    /// For a client with this IP address
+    #[arg(long, value_name = "CLIENT", value_parser = target::client)]
+    pub from: Option<IpAddr>,
+
+    /// Open a TCP connection to each chosen endpoint from here, and say which refuse or stay silent
+    #[arg(long)]
+    pub probe: bool,
+
+    /// Sentences or JSON
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+
+    /// Socket of the running proxy, its --admin-socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET, conflicts_with = "manifests")]
+    pub socket: PathBuf,
+
+    /// Read the cluster from this file or folder instead of asking a proxy
+    #[arg(long, value_name = "PATH", requires = "node")]
+    pub manifests: Option<PathBuf>,
+
+    /// Name of the node to decide for
+    #[arg(long, value_name = "NAME", requires = "manifests")]
+    pub node: Option<String>,
+
+    /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
+    #[arg(long, value_name = "FILE", requires = "manifests")]
+    pub config: Option<PathBuf>,
+
+    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr, requires = "manifests")]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// Masquerade all traffic to cluster IPs
+    #[arg(long, requires = "manifests")]
+    pub masquerade_all: bool,
+
+    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
+    /// [default: all, in mode nftables primary]
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address, requires = "manifests")]
+    pub nodeport_addresses: Vec<String>,
+}
+
+impl ExplainArgs {
+    /// The cluster and the settings, where they come from files.
+    pub fn cluster(&self) -> ClusterArgs {
+        ClusterArgs {
+            manifests: self.manifests.clone().unwrap_or_default(),
+            node: self.node.clone().unwrap_or_default(),
+            family: None,
+            config: self.config.clone(),
+            cluster_cidr: self.cluster_cidr.clone(),
+            masquerade_all: self.masquerade_all,
+            nodeport_addresses: self.nodeport_addresses.clone(),
+        }
+    }
 }
 
 /// Takes the name of a mode.
@@ -147,9 +221,9 @@ impl From<FamilyArg> for Family {
 /// How the answer is written.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Output {
-    /// A table
+    /// For people
     Text,
-    /// A sorted array with one object per address
+    /// For scripts
     Json,
 }
 

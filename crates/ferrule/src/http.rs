@@ -21,7 +21,7 @@ mod tests;
 
 pub use listen::{ListenError, Network};
 pub use rebind::{EVENT_ACTION, RebindingServer, Role, ServerError};
-pub use serve::Server;
+pub use serve::{Server, serve_local};
 
 /// Answers requests. Never blocks: it runs on the thread that serves everybody.
 pub type Handler = Arc<dyn Fn(&Request) -> Response + Send + Sync>;

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod admin;
 mod cli;
 mod clock;
 mod config;
 mod desired;
+mod explain;
 mod file_watch;
 mod health;
 mod http;
@@ -43,15 +45,17 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     if arguments.get(1).map(OsString::as_os_str) == Some(OsStr::new("proxy")) {
         return proxy::main(&arguments[2..]);
     }
+    let done = |()| ExitCode::SUCCESS;
     let result = match cli::Cli::parse_from(arguments).verb {
-        cli::Verb::Desired(arguments) => desired::run(&arguments),
-        cli::Verb::Render(arguments) => render::run(&arguments),
+        cli::Verb::Desired(arguments) => desired::run(&arguments).map(done),
+        cli::Verb::Render(arguments) => render::run(&arguments).map(done),
+        cli::Verb::Explain(arguments) => explain::run(&arguments),
         cli::Verb::Proxy => return proxy::main(&[]),
         #[cfg(feature = "manual")]
-        cli::Verb::Manual { folder } => manual::write(&folder),
+        cli::Verb::Manual { folder } => manual::write(&folder).map(done),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&format!("Error: {error:#}"));

@@ -13,11 +13,11 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferrule_core::desired::{Delta, Desired, FamilyDelta, HealthCheck, Totals};
+use ferrule_core::desired::{Change, Delta, Desired, FamilyDelta, HealthCheck, Totals};
 use ferrule_core::facts::{Facts, NodePorts, Settings};
 use ferrule_core::issue::{Issue, Kind};
-use ferrule_core::model::{Family, Node, ServiceKey};
-use ferrule_core::track::{Event, Tracker};
+use ferrule_core::model::{Family, Node, PortKey, ServiceKey};
+use ferrule_core::track::{Changes, Event, Tracker};
 use ferrule_dataplane::conntrack::Flows;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, ExternalChange, Scope, Watcher, Work};
 
@@ -147,6 +147,18 @@ pub trait Observer: Send {
     fn pending(&mut self, services: usize, slices: usize);
     /// Everything that is wrong in the input now.
     fn issues(&mut self, issues: &[&Issue]);
+    /// These changes are about to be decided.
+    fn taken(&mut self, tracker: &Tracker, changes: &Changes) {
+        _ = (tracker, changes);
+    }
+    /// These Service ports of a family were decided otherwise than before.
+    fn decided(&mut self, family: Family, changes: &BTreeMap<PortKey, Change>) {
+        _ = (family, changes);
+    }
+    /// The configuration was changed.
+    fn reconfigured(&mut self, settings: &Settings) {
+        _ = settings;
+    }
 }
 
 /// Acts on what happens once per family or program. Must not block.
@@ -336,6 +348,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             Input::Settings(settings) => {
                 // What is pending keeps the times at which it began.
                 self.decide();
+                self.observer.reconfigured(&settings);
                 let delta = self.desired.reconfigure(&self.tracker, *settings);
                 if !delta.is_empty() {
                     self.hand_out(delta);
@@ -412,6 +425,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             return;
         };
         self.observer.pending(0, 0);
+        self.observer.taken(&self.tracker, &changes);
         let delta = self.desired.update(&self.tracker, changes);
         self.hand_out(delta);
     }
@@ -424,6 +438,7 @@ impl<O: Observer, L: Lifecycle> Sync<O, L> {
             if part.is_empty() && !first {
                 continue;
             }
+            self.observer.decided(lane.family, &part.changes);
             let services: BTreeSet<_> = part.changes.keys().map(|key| &key.service).collect();
             let times = services
                 .into_iter()

@@ -8,3 +8,5 @@ pub mod api;
 pub mod convert;
 pub mod kubernetes;
 pub mod manifests;
+
+pub use convert::Unserved;

@@ -140,7 +140,9 @@ fn the_proxy_has_nothing_to_add_to_what_is_rendered() {
             .arg(here("../../examples"))
             .args(["--hostname-override=node-a", "--conntrack-max-per-core=0"])
             .args(["--conntrack-tcp-timeout-established=0"])
-            .args(["--conntrack-tcp-timeout-close-wait=0"]);
+            .args(["--conntrack-tcp-timeout-close-wait=0"])
+            // A file of the whole machine.
+            .arg("--admin-socket=");
         let _running = Running(proxy.spawn().unwrap());
         until_ready();
         assert_eq!(list(), before);

@@ -62,7 +62,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    fn new(kind: FrontendKind, created: i64, key: &PortKey) -> Self {
+    pub(super) fn new(kind: FrontendKind, created: i64, key: &PortKey) -> Self {
         Self {
             kind,
             created,

@@ -83,6 +83,15 @@ pub(super) fn draw(
     })
 }
 
+/// Which pools a port needs; `has_external` says whether it has addresses beside the cluster IP.
+pub(super) fn wanted(service: &Service, has_external: bool) -> Wanted {
+    let external_local = service.external_policy() == TrafficPolicy::Local;
+    Wanted {
+        cluster: service.internal_policy == TrafficPolicy::Cluster || has_external,
+        local: service.internal_policy == TrafficPolicy::Local || (external_local && has_external),
+    }
+}
+
 /// What all ports of the Service share while it is drawn.
 struct Draft<'a> {
     facts: &'a Facts,
@@ -99,11 +108,7 @@ impl Draft<'_> {
         let external = self.external_addresses(port);
         let internal_policy = service.internal_policy;
         let external_policy = service.external_policy();
-        let wanted = Wanted {
-            cluster: internal_policy == TrafficPolicy::Cluster || !external.is_empty(),
-            local: internal_policy == TrafficPolicy::Local
-                || (external_policy == TrafficPolicy::Local && !external.is_empty()),
-        };
+        let wanted = wanted(service, !external.is_empty());
         let selection = select(candidates, wanted, self.facts.zone.as_deref());
         let endpoints: Box<[Endpoint]> = candidates
             .iter()

@@ -20,7 +20,7 @@ pub(super) struct Selection {
 
 /// How hints narrow the cluster pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hints {
+pub(super) enum Hints {
     Ignored,
     SameNode,
     SameZone,
@@ -80,7 +80,7 @@ fn ready_or_draining(
 
 /// Hints count only when every ready endpoint has them and one of them is meant for us:
 /// otherwise a half-updated slice would send all traffic to a few endpoints, or none.
-fn hints(candidates: &[Candidate<'_>], zone: Option<&str>) -> Hints {
+pub(super) fn hints(candidates: &[Candidate<'_>], zone: Option<&str>) -> Hints {
     let ready = || {
         candidates
             .iter()

@@ -29,6 +29,9 @@ pub struct Service {
     pub external_ips: Box<[IpAddr]>,
     /// Load balancer addresses this node must answer itself (`ipMode: VIP`), both families.
     pub load_balancer_ips: Box<[IpAddr]>,
+    /// Load balancer addresses whose traffic arrives by another address (`ipMode: Proxy`), both
+    /// families. They change nothing here; people ask after them.
+    pub proxied_ips: Box<[IpAddr]>,
     /// `spec.loadBalancerSourceRanges`, both families, as written.
     pub source_ranges: Box<[IpNet]>,
     /// `spec.internalTrafficPolicy`

@@ -87,6 +87,7 @@ pub fn service(key: &str) -> Service {
         },
         external_ips: Box::default(),
         load_balancer_ips: Box::default(),
+        proxied_ips: Box::default(),
         source_ranges: Box::default(),
         internal_policy: TrafficPolicy::Cluster,
         external_policy_field: TrafficPolicy::Cluster,

@@ -44,6 +44,8 @@ pub struct Options {
     pub manifests: Option<PathBuf>,
     /// Write nothing to the kernel.
     pub dry_run: bool,
+    /// Answer questions here.
+    pub admin_socket: Option<PathBuf>,
     /// What the rest after a sync depends on.
     pub sync_pace: RestBy,
     /// The file the configuration came from.
@@ -198,6 +200,7 @@ pub fn complete(
         init_only: flags.init_only.value,
         manifests: path(&flags.manifests.value),
         dry_run: flags.dry_run.value,
+        admin_socket: path(&flags.admin_socket.value),
         sync_pace: flags.sync_pace.value,
         config_file: path(&flags.config.value),
         notices,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use socket2::{SockRef, Socket, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -52,6 +54,8 @@ const WRITE: Duration = Duration::from_secs(30);
 /// idle clients could use up the descriptors that talking to the kernel needs; if they had to be
 /// waited for, they could silence a health check.
 const CONNECTIONS: usize = 512;
+/// The same for a server that only this machine's administrators reach.
+const LOCAL_CONNECTIONS: usize = 32;
 /// How long to wait for descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long unfinished answers may take after a friendly close.
@@ -91,7 +95,7 @@ impl Server {
             address: listener.local_addr()?,
             socket,
             stop,
-            task: runtime.spawn(accept(listener, handler, stopped)),
+            task: runtime.spawn(accept(listener, handler, stopped, CONNECTIONS)),
         })
     }
 
@@ -132,16 +136,60 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, handler: Handler, mut stopped: watch::Receiver<bool>) {
+/// Answers with `handler` whoever connects to a Unix socket, until the future is dropped.
+pub async fn serve_local(listener: UnixListener, handler: Handler) {
+    let (_stop, stopped) = watch::channel(false);
+    accept(listener, handler, stopped, LOCAL_CONNECTIONS).await;
+}
+
+/// Where connections come from.
+trait Listener: Send + Sync {
+    type Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static;
+
+    /// The next connection.
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept().await?;
+        let socket = SockRef::from(&stream);
+        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15));
+        // Both are courtesies; a connection works without.
+        let _courtesies = (
+            socket.set_tcp_nodelay(true),
+            socket.set_tcp_keepalive(&keepalive),
+        );
+        Ok(stream)
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        Ok(self.accept().await?.0)
+    }
+}
+
+/// Lets in at most so many at a time.
+async fn accept(
+    listener: impl Listener,
+    handler: Handler,
+    mut stopped: watch::Receiver<bool>,
+    most: usize,
+) {
     let mut connections = Connections::default();
     loop {
         tokio::select! {
             biased;
             _ = stopped.changed() => break,
             () = connections.ended() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    if connections.open.len() >= CONNECTIONS {
+            accepted = listener.next() => match accepted {
+                Ok(stream) => {
+                    if connections.open.len() >= most {
                         connections.cut_longest_idle();
                     }
                     connections.add(stream, handler.clone(), stopped.clone());
@@ -183,7 +231,10 @@ struct Connection {
 }
 
 impl Connections {
-    fn add(&mut self, stream: TcpStream, handler: Handler, stopped: watch::Receiver<bool>) {
+    fn add<S>(&mut self, stream: S, handler: Handler, stopped: watch::Receiver<bool>)
+    where
+        S: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static,
+    {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let activity = Activity {
             accepted: number,
@@ -242,19 +293,12 @@ impl Activity {
 }
 
 /// Serves one connection until either side has enough.
-async fn converse(
-    stream: TcpStream,
+async fn converse<S: AsyncRead + AsyncWrite + AsFd + Unpin>(
+    stream: S,
     handler: Handler,
     activity: Activity,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let socket = SockRef::from(&stream);
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15));
-    // Both are courtesies; a connection works without.
-    let _courtesies = (
-        socket.set_tcp_nodelay(true),
-        socket.set_tcp_keepalive(&keepalive),
-    );
     let service = service_fn(|request| {
         activity.asked();
         respond(&handler, request)

@@ -5,28 +5,28 @@
 
 use std::future::Future as _;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// A stream on which writing fails when what was written is not taken within a time.
 #[derive(Debug)]
-pub struct TimedWrites {
-    stream: TcpStream,
+pub struct TimedWrites<S: AsFd> {
+    stream: S,
     limit: Duration,
     /// Runs from when the peer first did not take all, until everything written is on its way: one
     /// who takes a byte now and then gains no time.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl TimedWrites {
+impl<S: AsFd> TimedWrites<S> {
     /// Limits writing to `stream`.
-    pub const fn new(stream: TcpStream, limit: Duration) -> Self {
+    pub const fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
             limit,
@@ -51,7 +51,7 @@ impl TimedWrites {
     }
 }
 
-impl AsyncRead for TimedWrites {
+impl<S: AsyncRead + AsFd + Unpin> AsyncRead for TimedWrites<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -61,7 +61,7 @@ impl AsyncRead for TimedWrites {
     }
 }
 
-impl AsyncWrite for TimedWrites {
+impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for TimedWrites<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -98,7 +98,7 @@ impl AsyncWrite for TimedWrites {
     }
 }
 
-impl Drop for TimedWrites {
+impl<S: AsFd> Drop for TimedWrites<S> {
     fn drop(&mut self) {
         if self.deadline.is_some() {
             // The kernel would keep, and offer, for minutes what this peer does not take. If this

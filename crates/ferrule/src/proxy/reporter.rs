@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ferrule_core::desired::HealthCheck;
-use ferrule_core::facts::Facts;
+use ferrule_core::desired::{Change, HealthCheck};
+use ferrule_core::facts::{Facts, Settings};
 use ferrule_core::issue::{Issue, Severity};
 use ferrule_core::model::{Family, Node, PortKey, ServiceKey};
+use ferrule_core::track::{Changes, Tracker};
 use ferrule_dataplane::{Applied, ApplyError, Refusal, error_chain};
 
+use crate::admin::Publisher;
 use crate::clock::Time;
 use crate::health::proxy::{NodeState, ProxyHealth};
 use crate::health::services::{self, ServiceHealth};
@@ -41,6 +43,8 @@ pub struct Reporter {
     refused: BTreeSet<(Family, PortKey)>,
     /// Issues that were logged, so that each is logged once.
     issues: BTreeSet<Issue>,
+    /// Whoever answers on the admin socket.
+    admin: Option<Publisher>,
 }
 
 impl Reporter {
@@ -61,7 +65,13 @@ impl Reporter {
             node_name,
             refused: BTreeSet::new(),
             issues: BTreeSet::new(),
+            admin: None,
         }
+    }
+
+    /// Reports to the admin socket too.
+    pub fn with_admin(self, admin: Option<Publisher>) -> Self {
+        Self { admin, ..self }
     }
 
     /// Puts a warning on a Service.
@@ -163,6 +173,9 @@ impl Observer for Reporter {
             Ok(applied) => applied,
             Err(error) => {
                 self.metrics.sync_failed(family, kind);
+                if let Some(admin) = &self.admin {
+                    admin.failed(family, error);
+                }
                 let err = error_chain(error);
                 tracing::error!(ipFamily = %family, err, "Failed to sync rules; keeping the last good state, will retry");
                 return;
@@ -176,6 +189,9 @@ impl Observer for Reporter {
         }
         self.metrics.set_no_local_endpoints(family, &totals);
         self.applied(family, applied);
+        if let Some(admin) = &self.admin {
+            admin.programmed(family, &applied.refused);
+        }
         if let Some(health) = &self.health {
             health.updated(family, now);
         }
@@ -242,6 +258,9 @@ impl Observer for Reporter {
         facts: &Facts,
         local: &[IpAddr],
     ) {
+        if let Some(admin) = &mut self.admin {
+            admin.addresses(local);
+        }
         let Some(ports) = self
             .service_health
             .iter_mut()
@@ -253,7 +272,12 @@ impl Observer for Reporter {
             return;
         }
         ports.listen_on(&facts.node_ports, local);
-        for refusal in ports.apply(changes.clone()) {
+        let refusals = ports.apply(changes.clone());
+        if let Some(admin) = &self.admin {
+            let failed = refusals.iter().cloned();
+            admin.health(family, failed.map(|r| (r.service, r.note)).collect());
+        }
+        for refusal in refusals {
             self.warn(&refusal.service, services::EVENT_REASON, refusal.note);
         }
     }
@@ -277,8 +301,29 @@ impl Observer for Reporter {
         self.metrics.set_pending(services, slices);
     }
 
+    fn taken(&mut self, tracker: &Tracker, changes: &Changes) {
+        if let Some(admin) = &self.admin {
+            admin.news(tracker, changes);
+        }
+    }
+
+    fn decided(&mut self, family: Family, changes: &BTreeMap<PortKey, Change>) {
+        if let Some(admin) = &self.admin {
+            admin.changed(family, changes);
+        }
+    }
+
+    fn reconfigured(&mut self, settings: &Settings) {
+        if let Some(admin) = &self.admin {
+            admin.settings(settings);
+        }
+    }
+
     fn issues(&mut self, issues: &[&Issue]) {
         self.metrics.set_issues(issues.iter().copied());
+        if let Some(admin) = &self.admin {
+            admin.issues(issues);
+        }
         let now: BTreeSet<Issue> = issues.iter().copied().cloned().collect();
         for issue in now.difference(&self.issues) {
             let (object, field, problem) = (&issue.object, &issue.field, &issue.message);

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use ferrule_core::facts::Settings;
 use ferrule_core::model::Family;
 use ferrule_dataplane::error_chain;
 use ferrule_dataplane::host::{self, Addresses, Host};
@@ -38,6 +39,7 @@ use super::source::Channel;
 use super::startup::Startup;
 use super::succession::Succession;
 use super::sweep::Sweep;
+use crate::admin::{self, About, Publisher};
 use crate::clock::{Clock, Time};
 use crate::config::Config;
 use crate::config::options::Options;
@@ -155,6 +157,8 @@ impl<'a> Program<'a> {
             sync: sender.clone(),
             replaced: replace,
         });
+        let settings = config.settings(&options.gates);
+        let admin = open_admin(options, &node_name, &families, &settings)?;
         let setup = Setup {
             backends,
             observer: Reporter::new(
@@ -163,7 +167,8 @@ impl<'a> Program<'a> {
                 service_health,
                 recorder,
                 node_name.clone(),
-            ),
+            )
+            .with_admin(admin),
             lifecycle: Startup {
                 guard: Guard::new(sender.clone(), period.clone()),
                 families: families.clone(),
@@ -177,7 +182,6 @@ impl<'a> Program<'a> {
             started: Time::now().wall.into(),
         };
         let local = Addresses::open().context("cannot list the addresses of interfaces")?;
-        let settings = config.settings(&options.gates);
         let sync = Sync::new(
             settings,
             limits(config, options.sync_pace),
@@ -312,6 +316,23 @@ impl<'a> Program<'a> {
         });
         *self.shared.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
+}
+
+/// Opens the admin socket, unless it is switched off.
+fn open_admin(
+    options: &Options,
+    node_name: &str,
+    families: &[Family],
+    settings: &Settings,
+) -> anyhow::Result<Option<Publisher>> {
+    let about = About {
+        node: node_name.to_owned(),
+        mode: options.config.mode().name,
+        families: families.to_vec(),
+    };
+    let path = options.admin_socket.clone();
+    let opened = path.map(|path| admin::open(path, about, settings.clone()));
+    opened.transpose().context("cannot start the admin thread")
 }
 
 /// What needs rights: settings of the kernel, and the score that keeps us alive.

@@ -45,6 +45,30 @@ pub fn convert_part(slice: api::Object, node_name: &str) -> Event {
     slice::slice(slice, node_name, report)
 }
 
+/// Why node proxies leave a Service alone, though nothing is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// It has no cluster IP, on purpose.
+    Headless,
+    /// It is a name for another name.
+    ExternalName,
+    /// It is for the proxy of this name.
+    OtherProxy(String),
+}
+
+impl Unserved {
+    /// What a Service is to node proxies; `None` if they serve it.
+    pub fn of(service: &api::Object) -> Option<Self> {
+        if let Some(name) = &service.metadata.labels.proxy_name {
+            Some(Self::OtherProxy(name.clone()))
+        } else if service.spec.kind == "ExternalName" {
+            Some(Self::ExternalName)
+        } else {
+            (service.spec.cluster_ip == "None").then_some(Self::Headless)
+        }
+    }
+}
+
 /// Who an object of this kind is.
 pub fn key(kind: Kind, metadata: &api::Metadata) -> ObjectKey {
     let api::Metadata {

@@ -13,12 +13,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ferrule_core::issue::{Issue, Kind, ObjectKey, Severity};
+use ferrule_core::model::ServiceKey;
 use ferrule_core::track::Event;
 
 use self::decode::Fault;
 use self::document::{Document, Syntax};
-use self::objects::Objects;
+use self::objects::{Object, Objects};
 use self::place::Place;
+use super::Unserved;
 use crate::file_watch::{self, FileWatch, FileWatchError};
 
 mod decode;
@@ -57,9 +59,23 @@ pub enum ManifestError {
 /// Of a folder, the files ending in `.yaml`, `.yml` and `.json` are read, in the order of their
 /// names. Folders inside it and names beginning with a dot are skipped.
 pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
+    Ok(read_all(path, node_name)?.events)
+}
+
+/// All that manifests say.
+pub struct Read {
+    /// What [`read`] returns.
+    pub events: Vec<Event>,
+    /// Services that no event puts, because node proxies leave them alone.
+    pub unserved: BTreeMap<ServiceKey, Unserved>,
+}
+
+/// The same as [`read`], with what is left alone on purpose.
+pub fn read_all(path: &Path, node_name: &str) -> Result<Read, ManifestError> {
     let mut cluster = Cluster {
         node_name,
         objects: BTreeMap::new(),
+        unserved: BTreeMap::new(),
     };
     for file in files::list(path)? {
         let Some(text) = files::read(&file)? else {
@@ -71,7 +87,11 @@ pub fn read(path: &Path, node_name: &str) -> Result<Vec<Event>, ManifestError> {
             cluster.add_document(document, syntax, &start)?;
         }
     }
-    Ok(cluster.into_events())
+    let unserved = std::mem::take(&mut cluster.unserved);
+    Ok(Read {
+        events: cluster.into_events(),
+        unserved,
+    })
 }
 
 /// Reads the manifests now and after every change, and hands each result to `deliver`.
@@ -97,6 +117,7 @@ pub fn watch(
 struct Cluster<'a> {
     node_name: &'a str,
     objects: BTreeMap<Kind, BTreeMap<ObjectKey, (Place, Box<Event>)>>,
+    unserved: BTreeMap<ServiceKey, Unserved>,
 }
 
 impl Cluster<'_> {
@@ -126,14 +147,28 @@ impl Cluster<'_> {
             .map_err(|fault| malformed(&document, fault))?;
         for (place, object) in objects.into_all() {
             match object {
-                Ok((key, event)) => self.add(key, event, place),
+                Ok(object) => self.add(object, place),
                 Err(fault) => return Err(ManifestError::Malformed { place, fault }),
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, key: ObjectKey, mut event: Box<Event>, place: Place) {
+    fn add(&mut self, object: Object, place: Place) {
+        let Object {
+            key,
+            event,
+            unserved,
+        } = object;
+        if let ObjectKey::Service(service) = &key {
+            match unserved {
+                Some(why) => self.unserved.insert(service.clone(), why),
+                None => self.unserved.remove(service),
+            };
+        }
+        let Some(mut event) = event else {
+            return;
+        };
         let objects = self.objects.entry(key.kind()).or_default();
         if let Some((earlier, _)) = objects.get(&key)
             && let Event::Put { issues, .. } | Event::Gone { issues, .. } = &mut *event

@@ -260,6 +260,7 @@ fn core_065_a_port_in_use_is_fatal_only_with_hard_fail() {
         "--dry-run",
         "--hostname-override=node-a",
         "--bind-address-hard-fail",
+        "--admin-socket=",
         &health,
         &metrics,
         &manifests,

@@ -144,6 +144,8 @@ impl Proxy {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let child = command
+            // A file of the whole machine.
+            .arg("--admin-socket=")
             .stderr(fs::File::create(&log).unwrap())
             .stdout(Stdio::null())
             .spawn()

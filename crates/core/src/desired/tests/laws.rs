@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::claims::Standing;
+use super::super::explain::{Explained, Known, News};
 use super::*;
 use crate::facts::{NodePortAddresses, Settings};
 use crate::issue::ObjectKey;
@@ -305,6 +306,42 @@ fn standings(exposures: &[&Arc<Exposure>]) -> BTreeMap<ServiceKey, Standing> {
     standings
 }
 
+/// Plays the deeds beside a copy that learns only the news of each update.
+fn explained(deeds: &[Deed]) -> (Cluster, Known) {
+    let mut scene = Cluster::with(settings());
+    let mut known = Known::new(settings());
+    for deed in deeds.iter().chain([&Deed::Update]) {
+        if let Some(event) = event(deed) {
+            scene.tracker.on(event);
+        } else if let Some(changes) = scene.take() {
+            known.learn(News::of(&scene.tracker, &changes));
+            scene.desired.update(&scene.tracker, changes);
+        }
+    }
+    (scene, known)
+}
+
+/// The explanation has the exposure that is desired, and verdicts that are its pools.
+fn explains(explained: &Explained, desired: &Exposure) {
+    assert_eq!(explained.exposure, *desired);
+    for (pool, used) in [(Pool::Cluster, 0), (Pool::Local, 1)] {
+        let verdicts = explained.endpoints.iter().map(|e| (e, e.verdict(pool)));
+        let chosen: Vec<_> = verdicts
+            .filter(|(_, verdict)| verdict.is_chosen())
+            .map(|(endpoint, _)| (endpoint.ip, endpoint.port))
+            .collect();
+        let pooled: Vec<_> = desired.pool(pool).map(|e| (e.ip, e.port)).collect();
+        assert_eq!(chosen, pooled, "pool {used}");
+    }
+    let refused = desired.frontends.iter().any(|f| f.action == Action::Reject);
+    assert_eq!(explained.lack.is_some(), refused, "why it refuses");
+    for (frontend, claimants) in desired.frontends.iter().zip(&explained.claimants) {
+        let first = &claimants[0];
+        let holds = first.key == desired.key && first.kind == frontend.kind;
+        assert_eq!(holds, !frontend.shadowed);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
@@ -312,6 +349,25 @@ proptest! {
     fn incremental_equals_from_scratch(deeds in prop::collection::vec(deeds(), 0..60)) {
         let lived = play(&deeds);
         prop_assert_eq!(visible(&lived), visible(&from_scratch(&deeds, false)));
+    }
+
+    #[test]
+    fn explanations_are_of_what_is_desired(deeds in prop::collection::vec(deeds(), 0..60)) {
+        let (scene, known) = explained(&deeds);
+        for family in Family::ALL {
+            let mut count = 0;
+            for key in SERVICES.map(service_key) {
+                let health = scene.desired.health_check(family, &key);
+                for explained in known.explain(&key, family) {
+                    let desired = scene.desired.exposure(family, &explained.exposure.key);
+                    explains(&explained, desired.expect("it is desired"));
+                    prop_assert_eq!(explained.health, health);
+                    count += 1;
+                }
+            }
+            prop_assert_eq!(count, scene.desired.exposures(family).len());
+            prop_assert_eq!(known.facts(family), scene.desired.facts(family));
+        }
     }
 
     #[test]

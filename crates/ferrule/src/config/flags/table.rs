@@ -7,6 +7,7 @@ use super::value::{
     GateValues, Ip, IpPort, Level, LocalMode, ProxyMode, Setting, Strings, VModule, Value,
     VersionFlag,
 };
+use crate::admin::SOCKET;
 use crate::config::USERSPACE_DRAIN;
 use crate::config::go::{GoDuration, Quantity};
 use crate::sync::RestBy;
@@ -103,6 +104,7 @@ const fn is_own(name: &str) -> bool {
         name.as_bytes(),
         b"manifests"
             | b"dry-run"
+            | b"admin-socket"
             | b"sync-pace"
             | b"userspace-portals"
             | b"userspace-drain-timeout"
@@ -299,6 +301,8 @@ flags! {
         "Read the cluster from this file or folder of YAML or JSON instead of an API server.";
     "dry-run", dry_run: bool = false, Always,
         "Run without writing to the kernel.";
+    "admin-socket", admin_socket: String = words(SOCKET), Always,
+        "Unix socket on which the proxy answers ferrule explain, for its own user. Blank for none.";
     "sync-pace", sync_pace: RestBy = RestBy::Cost, Always,
         "How long to rest after a sync: cost for 20 times what it took, at least 5ms and at most \
          minSyncPeriod; fixed for minSyncPeriod, as in kube-proxy.";

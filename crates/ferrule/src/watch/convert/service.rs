@@ -13,7 +13,7 @@ use ferrule_core::track::{Event, Object};
 use ipnet::IpNet;
 use jiff::Timestamp;
 
-use super::{Report, names, networks, time};
+use super::{Report, Unserved, names, networks, time};
 use crate::watch::api;
 
 /// The longest affinity the API allows: one day.
@@ -21,16 +21,15 @@ const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
 /// A Service with a cluster IP, or why it has none to offer.
 pub(super) fn service(object: api::Object, mut report: Report) -> Event {
+    if Unserved::of(&object).is_some() {
+        return report.gone();
+    }
     let api::Object {
         metadata,
         mut spec,
         status,
         ..
     } = object;
-    let elsewhere = metadata.labels.proxy_name.is_some();
-    if elsewhere || spec.kind == "ExternalName" || spec.cluster_ip == "None" {
-        return report.gone();
-    }
     if spec.cluster_ip.is_empty() {
         report.note(
             "spec.clusterIP",
@@ -62,6 +61,7 @@ pub(super) fn service(object: api::Object, mut report: Report) -> Event {
         cluster_ips,
         external_ips,
         load_balancer_ips,
+        proxied_ips: proxied_ips(&status.load_balancer.ingress),
         source_ranges,
         internal_policy: policy(
             "spec.internalTrafficPolicy",
@@ -262,6 +262,13 @@ fn load_balancer_ips(
         }
     }
     ips.into()
+}
+
+/// The load balancer addresses behind which the load balancer itself receives the traffic.
+fn proxied_ips(ingress: &[api::Ingress]) -> Box<[IpAddr]> {
+    let proxied = |entry: &&api::Ingress| entry.ip_mode.as_deref() == Some("Proxy");
+    let proxied = ingress.iter().filter(proxied);
+    proxied.filter_map(|entry| parse_ip(&entry.ip)).collect()
 }
 
 /// One address beside the cluster IPs.

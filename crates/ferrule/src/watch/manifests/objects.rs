@@ -11,7 +11,7 @@ use super::decode::{Fault, Sort};
 use super::defaults;
 use super::place::Place;
 use super::stream::{Found, Receiver};
-use crate::watch::{api, convert};
+use crate::watch::{Unserved, api, convert};
 
 /// The objects of one document.
 pub(super) struct Objects<'a> {
@@ -21,8 +21,17 @@ pub(super) struct Objects<'a> {
     all: Vec<(Place, State)>,
 }
 
-/// An object, or what is wrong with it. There are many, and they move: hence the box.
-pub(super) type Converted = Result<(ObjectKey, Box<Event>), Fault>;
+/// An object, or what is wrong with it.
+pub(super) type Converted = Result<Object, Fault>;
+
+/// An object that counts. There are many, and they move: hence the box.
+pub(super) struct Object {
+    pub(super) key: ObjectKey,
+    /// None for what no node proxy is concerned with.
+    pub(super) event: Option<Box<Event>>,
+    /// Why node proxies leave this Service alone.
+    pub(super) unserved: Option<Unserved>,
+}
 
 enum State {
     Done(Converted),
@@ -55,8 +64,14 @@ impl<'a> Objects<'a> {
         }
         defaults::fill_in(kind, &mut object);
         let key = convert::key(kind, &object.metadata);
-        let event = convert::convert(kind, object, self.node_name)?;
-        Some(Ok((key, Box::new(event))))
+        let is_service = kind == Kind::Service;
+        let unserved = is_service.then(|| Unserved::of(&object)).flatten();
+        let event = convert::convert(kind, object, self.node_name).map(Box::new);
+        (is_service || event.is_some()).then_some(Ok(Object {
+            key,
+            event,
+            unserved,
+        }))
     }
 
     /// Tells items, which begin at `first`, what kind their list is of.

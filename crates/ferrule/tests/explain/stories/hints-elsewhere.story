@@ -1,0 +1,22 @@
+# Every endpoint is hinted for another zone: hints are ignored.
+ask shop/web
+exit 0
+says topology hints are ignored, because no ready endpoint is hinted for this node or its zone a
+-- cluster.yaml --
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: a}}
+status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+  - {addresses: [10.1.0.1], hints: {forZones: [{name: b}]}}

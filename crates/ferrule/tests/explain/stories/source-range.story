@@ -1,0 +1,30 @@
+# The source ranges of the load balancer exclude the client.
+ask 198.51.100.1:80 --from 192.0.2.200
+exit 4
+says From 192.0.2.200
+says the client is in none of spec.loadBalancerSourceRanges (203.0.113.0/24)
+ask 198.51.100.1:80 --from 203.0.113.7
+exit 0
+says leads to its only endpoint
+ask 198.51.100.1:80
+exit 0
+says clients outside 203.0.113.0/24 are dropped (spec.loadBalancerSourceRanges)
+-- cluster.yaml --
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: a}}
+status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10, externalTrafficPolicy: Cluster, healthCheckNodePort: 32100, loadBalancerSourceRanges: [203.0.113.0/24], ports: [{name: http, port: 80, nodePort: 30080}]}
+status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+  - {addresses: [10.1.0.1], nodeName: node-a}
