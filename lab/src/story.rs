@@ -119,7 +119,7 @@ impl TryFrom<Written> for Expectation {
         for selector in table.otherwise.keys() {
             let of_program = ["ferrule", "kube-proxy"].contains(&selector.as_str());
             let known = of_program
-                || ["nftables", "iptables"].contains(&selector.as_str())
+                || ["nftables", "iptables", "ipvs"].contains(&selector.as_str())
                 || selector.parse::<WorldKey>().is_ok();
             ensure!(known, "{selector:?} names no program, mode or world");
             ensure!(

@@ -50,7 +50,7 @@ impl FromStr for WorldKey {
         }
         let legacy = mode == "iptables-legacy";
         let mode = if legacy { "iptables" } else { mode };
-        if !["nftables", "iptables"].contains(&mode) {
+        if !["nftables", "iptables", "ipvs"].contains(&mode) {
             bail!("no world knows the mode {mode}");
         }
         Ok(Self {
@@ -241,6 +241,8 @@ pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
         "clusterCIDR": plan::CLUSTER_CIDRS,
         "detectLocalMode": "ClusterCIDR",
         "iptables": periods,
+        // Every sync of kube-proxy starts dozens of programs here.
+        "ipvs": { "minSyncPeriod": "10ms", "syncPeriod": "30s" },
         "nftables": periods,
         // Limits of connection tracking belong to the whole machine.
         "conntrack": {
