@@ -23,8 +23,9 @@ use crate::world::World;
 pub const PORTS: [u16; 2] = [7001, 7002];
 const ADDRESSES: [&str; 2] = ["10.96.255.1", "fd00:10:96::ff01"];
 const FIRST_PORT: u16 = 20000;
-/// Far more than a failed sync needs to be tried again.
-const TIMEOUT: Duration = Duration::from_secs(40);
+/// Far more than a failed sync needs to be tried again, also in mode ipvs of kube-proxy in User Mode
+/// Linux.
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// A proxy that has not got there yet refuses or says nothing. A busy machine may need longer to
 /// answer than this at first: every silent try doubles the wait, up to the longest.
 const TRY: Duration = Duration::from_millis(60);

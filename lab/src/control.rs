@@ -21,8 +21,8 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 /// Data that nobody needs after the lab, in its private memory file system.
 const DATA: &str = "/run/lab";
-/// The API server needs a few seconds here; a busy machine needs more.
-const TIMEOUT: Duration = Duration::from_secs(90);
+/// The API server needs a few seconds here; a busy machine needs more, and User Mode Linux a minute.
+const TIMEOUT: Duration = Duration::from_mins(3);
 /// The controllers that make what a proxy reads. The one for ServiceCIDRs makes nothing: it would
 /// only hold back their deletion for ten seconds.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller";

@@ -28,6 +28,7 @@ mod pod;
 mod probe;
 mod process;
 mod race;
+mod rollout;
 mod rules;
 mod runner;
 mod story;
@@ -71,6 +72,11 @@ enum Verb {
     Differ(Clusters),
     /// Races ferrule against kube-proxy: time, memory and processor at growing sizes.
     Race(race::Options),
+    /// Replaces the pods of a Service one by one under load, and counts what fails.
+    Rollout(rollout::Options),
+    /// The inner half of `rollout`.
+    #[command(hide = true)]
+    Replace(rollout::Options),
     /// The inner half of `race`.
     #[command(hide = true)]
     Run(race::Options),
@@ -153,6 +159,14 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Differ(clusters) => return differ(&clusters),
         Verb::Race(options) => return race(&options),
+        Verb::Rollout(mut options) => {
+            options.worlds.unless_named(&MODES)?;
+            return rollout(&options);
+        }
+        Verb::Replace(options) => {
+            cage::enter()?;
+            rollout::run(&options, &up::folder("rollout")?)?;
+        }
         Verb::Run(options) => {
             cage::enter()?;
             race::run(&options, &up::folder("race")?)?;
@@ -214,6 +228,17 @@ fn test(stories: &Stories) -> Result<ExitCode> {
         .args(stories.worlds.arguments())
         .args(stories.quick.then_some("--quick"))
         .args(&stories.names);
+    cage::run(&mut inner, |_| {})
+}
+
+/// As [`test()`], for a rollout.
+fn rollout(options: &rollout::Options) -> Result<ExitCode> {
+    cage::require_root()?;
+    rollout::check(options)?;
+    Tools::ensure(options.worlds.ferrule.clone())?;
+    let (_folder, _lock) = up::claim("rollout")?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner.arg("replace").args(options.arguments());
     cage::run(&mut inner, |_| {})
 }
 

@@ -42,8 +42,10 @@ impl Netns {
             }
             // A host that refuses many packets at once must not fall silent.
             sysctl("ipv4/icmp_ratelimit", "0")?;
-            sysctl("ipv4/icmp_msgs_per_sec", "1000000")?;
-            sysctl("ipv4/icmp_msgs_burst", "1000000")?;
+            // Before Linux 6.13 these are the machine's, and not here.
+            for setting in ["icmp_msgs_per_sec", "icmp_msgs_burst"] {
+                drop(sysctl(&format!("ipv4/{setting}"), "1000000"));
+            }
             sysctl("ipv6/icmp/ratelimit", "0")?;
             ip_here("link set lo up\n")
         })??;

@@ -120,7 +120,7 @@ impl TryFrom<Written> for Expectation {
         for selector in table.otherwise.keys() {
             let of_program = ["ferrule", "kube-proxy"].contains(&selector.as_str());
             let known = of_program
-                || ["nftables", "iptables", "userspace"].contains(&selector.as_str())
+                || ["nftables", "iptables", "ipvs", "userspace"].contains(&selector.as_str())
                 || format!("ferrule/{selector}").parse::<WorldKey>().is_ok()
                 || selector.parse::<WorldKey>().is_ok();
             ensure!(known, "{selector:?} names no program, mode or world");

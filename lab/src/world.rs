@@ -58,7 +58,7 @@ impl FromStr for WorldKey {
         } else {
             mode
         };
-        if !["nftables", "iptables", "userspace"].contains(&mode) {
+        if !["nftables", "iptables", "ipvs", "userspace"].contains(&mode) {
             bail!("no world knows the mode {mode}");
         }
         if mode == "userspace" && program == "kube-proxy" {
@@ -290,6 +290,8 @@ pub fn configuration(mode: &str, folder: &Path, settings: &Value) -> Value {
         "clusterCIDR": plan::CLUSTER_CIDRS,
         "detectLocalMode": "ClusterCIDR",
         "iptables": periods,
+        // Every sync of kube-proxy starts dozens of programs here.
+        "ipvs": { "minSyncPeriod": "10ms", "syncPeriod": "30s" },
         "nftables": periods,
         // Limits of connection tracking belong to the whole machine.
         "conntrack": {

@@ -8,16 +8,21 @@ use crate::{run, tools};
 
 /// Builds ferrule and the lab, and hands the words to it.
 pub(crate) fn lab(words: &[String]) -> Result<()> {
-    tools::ensure_for(&[tools::Need::Tests, tools::Need::Lab])?;
-    tools::go()?;
-    // Both in one folder: the lab tests the program it lies beside.
-    run::cargo(["build", "--locked", "-p", "ferrule", "-p", "ferrule-lab"])?;
+    build()?;
     // Not by `cargo run`, which would build its dependencies once more for it alone.
     let program = std::env::current_exe()?.with_file_name("ferrule-lab");
     let program = program
         .to_str()
         .context("the target folder's name is not text")?;
     run::program(program, words.iter().map(String::as_str), &[])
+}
+
+/// Builds ferrule and the lab.
+pub(crate) fn build() -> Result<()> {
+    tools::ensure_for(&[tools::Need::Tests, tools::Need::Lab])?;
+    tools::go()?;
+    // Both in one folder: the lab tests the program it lies beside.
+    run::cargo(["build", "--locked", "-p", "ferrule", "-p", "ferrule-lab"])
 }
 
 /// The same with everything built for release, and a race instead of stories.

@@ -10,12 +10,13 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::run;
 use crate::test::Outcome;
 use crate::tools::{self, Need};
+use crate::{lab, run};
 
 /// The target whose tests all need IPVS, in every package that has one.
 const TARGET: &str = "ipvs";
@@ -25,6 +26,14 @@ const NEEDS: [Need; 2] = [Need::Tests, Need::Ipvs];
 
 /// The guest has one processor, but most tests wait most of the time.
 const THREADS: u32 = 4;
+
+/// Where stories run unless others are named.
+const WORLDS: &str = "ferrule/ipvs,kube-proxy/ipvs";
+
+/// How long a guest may run, and its memory in MiB: with tests, and with stories, which bring a whole
+/// control plane.
+const TESTS: (u32, u32) = (600, 512);
+const STORIES: (u32, u32) = (7200, 1536);
 
 const INIT: &str = include_str!("uml/init.sh");
 
@@ -40,12 +49,22 @@ pub(crate) struct Options {
     /// directory is the folder for results, which is kept.
     #[arg(long, value_name = "FILE", conflicts_with = "filters")]
     script: Option<PathBuf>,
-    /// Switches the guest off after so many seconds.
-    #[arg(long, default_value_t = 600)]
-    seconds: u32,
-    /// Memory of the guest in MiB. It takes what it uses, not all of it.
-    #[arg(long, default_value_t = 512)]
-    memory: u32,
+    /// Runs the lab in the guest instead of tests: stories with one of these in their name, or all.
+    #[arg(long, conflicts_with = "script")]
+    stories: bool,
+    /// Runs the lab in the guest with these words, as `cargo xtask lab` does.
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["script", "stories", "filters"])]
+    lab: Option<String>,
+    /// The worlds that stories run in.
+    #[arg(long, default_value = WORLDS)]
+    worlds: String,
+    /// Switches the guest off after so many seconds: 600 with tests, 7200 with stories.
+    #[arg(long)]
+    seconds: Option<u32>,
+    /// Memory of the guest in MiB: 512 with tests, 1536 with stories. It takes what it uses, not all of
+    /// it.
+    #[arg(long)]
+    memory: Option<u32>,
 }
 
 impl Default for Options {
@@ -54,8 +73,11 @@ impl Default for Options {
             filters: Vec::new(),
             targets: vec![TARGET.to_owned()],
             script: None,
-            seconds: 600,
-            memory: 512,
+            stories: false,
+            lab: None,
+            worlds: WORLDS.to_owned(),
+            seconds: None,
+            memory: None,
         }
     }
 }
@@ -72,10 +94,20 @@ pub(crate) fn step() -> Result<Outcome> {
 /// Builds the tests, boots the guest and shows what came of them.
 pub(crate) fn uml(options: &Options) -> Result<()> {
     tools::ensure_for(&NEEDS)?;
-    let job = match &options.script {
-        Some(script) => fs::read_to_string(script)
-            .with_context(|| format!("{} cannot be read", script.display()))?,
-        None => tests(&options.targets, &options.filters)?,
+    let job = if let Some(script) = &options.script {
+        fs::read_to_string(script)
+            .with_context(|| format!("{} cannot be read", script.display()))?
+    } else if let Some(words) = &options.lab {
+        lab(words)?
+    } else if options.stories {
+        let names: Vec<_> = options.filters.iter().map(|word| quote(word)).collect();
+        lab(&format!(
+            "test --worlds={} {}",
+            options.worlds,
+            names.join(" ")
+        ))?
+    } else {
+        tests(&options.targets, &options.filters)?
     };
     let guest = Guest::prepare(&job)?;
     let result = guest.boot(options);
@@ -110,6 +142,32 @@ fn tests(targets: &[String], filters: &[String]) -> Result<String> {
          exit $failed\n",
     );
     Ok(job)
+}
+
+/// Builds the lab; returns a script that runs it with these words. Its folder is in memory, and what
+/// it holds at the end comes with the other results.
+fn lab(words: &str) -> Result<String> {
+    lab::build()?;
+    let root = run::root();
+    let target = root.join("target");
+    // The guest can mount over it, and not make it.
+    fs::create_dir_all(target.join("lab"))?;
+    let home = run::variable("HOME").context("HOME is not set")?;
+    let (target, home) = (quote(&text(&target)?), quote(&text(Path::new(&home))?));
+    Ok(format!(
+        "export HOME={home} RUST_BACKTRACE=1\n\
+         # The lab has a /run of its own.\n\
+         mkdir /tmp/bin /tmp/lib && cp -P /run/bin/*tables* /tmp/bin && cp -P /run/lib/modules /tmp/lib || exit\n\
+         sed 's,-d /run,-d /tmp,' /run/bin/modprobe >/tmp/bin/modprobe && chmod +x /tmp/bin/modprobe || exit\n\
+         export PATH=/tmp/bin:/usr/sbin:/usr/bin:/sbin:/bin\n\
+         # An API server without a name of its machine does not start.\n\
+         hostname lab && modprobe -a ip_vs ip_vs_rr dummy bridge br_netfilter veth nf_conntrack_netlink || exit\n\
+         mount -t tmpfs lab {target}/lab || exit\n\
+         {target}/debug/ferrule-lab {words}\n\
+         code=$?\n\
+         cp -r {target}/lab lab\n\
+         exit $code\n"
+    ))
 }
 
 /// A test program.
@@ -167,7 +225,9 @@ struct Guest {
 
 impl Guest {
     fn prepare(job: &str) -> Result<Self> {
-        let name = format!("ferrule-{}", std::process::id());
+        static GUESTS: AtomicUsize = AtomicUsize::new(0);
+        let number = GUESTS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferrule-{}-{number}", std::process::id());
         let folder = run::root().join("target").join("uml").join(&name);
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -199,13 +259,19 @@ impl Guest {
     /// Boots, waits for the end, and reads what the guest wrote down.
     fn boot(&self, options: &Options) -> Result<()> {
         let folder = text(&self.folder)?;
-        let limit = options.seconds.to_string();
+        let (seconds, memory) = if options.stories || options.lab.is_some() {
+            STORIES
+        } else {
+            TESTS
+        };
+        let limit = options.seconds.unwrap_or(seconds).to_string();
+        let memory = options.memory.unwrap_or(memory);
         let words = [
             // The guest is ended by a signal that it obeys, or else by one that it cannot ignore.
             "--kill-after=10".to_owned(),
             limit.clone(),
             "linux.uml".to_owned(),
-            format!("mem={}M", options.memory),
+            format!("mem={memory}M"),
             format!("umid={}", self.name),
             format!("uml_dir={folder}/"),
             "rootfstype=hostfs".to_owned(),
@@ -259,6 +325,19 @@ mod tests {
         assert_eq!(read_program(message), Some(program));
         let library = r#"{"target":{"src_path":"/a/lib.rs"},"executable":null}"#;
         assert_eq!(read_program(library), None);
+    }
+
+    #[test]
+    fn ipvs_079_guests_have_names_and_folders_of_their_own() {
+        let guests = ["one", "two"].map(|job| Guest::prepare(job).unwrap());
+        assert_ne!(guests[0].name, guests[1].name);
+        for (guest, job) in guests.iter().zip(["one", "two"]) {
+            let text = fs::read_to_string(guest.folder.join("job.sh")).unwrap();
+            assert!(text.ends_with(job), "{text}");
+        }
+        for guest in guests {
+            fs::remove_dir_all(guest.folder).unwrap();
+        }
     }
 
     #[test]

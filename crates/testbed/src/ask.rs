@@ -269,6 +269,33 @@ fn begin_udp(ask: Ask) -> UdpSocket {
     socket
 }
 
+/// Connects from this address and port. The connection is reset at its end, so that the port can be
+/// used again at once.
+///
+/// # Errors
+/// What the kernel said.
+pub fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    // While another test starts a program, that has a copy of every socket for a moment.
+    for _ in 0..1000 {
+        match try_from(from, to) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            result => return result,
+        }
+    }
+    try_from(from, to)
+}
+
+fn try_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.bind(&from.into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 /// A port that no question was put from before: the kernel tracks flows of both protocols by their
 /// ports alone, and leads a packet of an old flow where that one went.
 fn fresh_port() -> u16 {

@@ -32,7 +32,7 @@ mod rights;
 mod sctp;
 mod serve;
 
-pub use ask::{Answer, Ask, Protocol};
+pub use ask::{Answer, Ask, Protocol, connect_from};
 pub use exposed::{EXTERNAL, KINDS, Kind, NODE_PORT, SIDES, Side, full, local};
 /// Objects and clusters in few words.
 pub use ferrule_core::testing as cluster;

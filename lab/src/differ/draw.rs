@@ -61,6 +61,16 @@ pub fn history(seed: u64) -> Vec<State> {
     history
 }
 
+/// Takes policies away: what mode ipvs does with them differs on purpose
+/// (docs/decisions/0008-one-server-per-address.md), and stories tell it.
+pub fn without_policies(history: &mut [State]) {
+    let services = history.iter_mut().flat_map(|state| &mut state.services);
+    for service in services {
+        service.internal_local = false;
+        service.external_local = false;
+    }
+}
+
 struct Artist {
     dice: Dice,
     /// How many were drawn so far: names and addresses are never given twice.

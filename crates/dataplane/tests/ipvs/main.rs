@@ -10,6 +10,7 @@
     reason = "the clock comes from whoever calls, and here that is the test"
 )]
 
+mod moving;
 mod state;
 mod support;
 mod traffic;

@@ -393,3 +393,24 @@ fn ipvs_031_jumps_stand_once_each_before_rules_of_others() {
         );
     });
 }
+
+#[test]
+fn ipvs_004_a_scheduler_that_is_in_use_is_not_tried() {
+    everywhere(|lab| {
+        let scene = Scene::new(lab);
+        // Where a trial would be made, and delete what is there.
+        let trial = "198.51.100.0:20000";
+        let open = || {
+            let family = lab.family;
+            lab.node.run(move || {
+                drop(ferrule_dataplane::ipvs::Ipvs::open(family, Options::default()).unwrap());
+            });
+        };
+        scene.run("ipvsadm", &format!("-A -t {trial} -s rr"));
+        open();
+        assert_eq!(scene.servers().len(), 1, "rr is in use");
+        scene.run("ipvsadm", &format!("-E -t {trial} -s lc"));
+        open();
+        assert!(scene.servers().is_empty(), "rr was tried");
+    });
+}

@@ -10,7 +10,7 @@ use ferrule_core::model::Family;
 use ferrule_testbed::cluster::Objects;
 use ferrule_testbed::{address, in_namespace, run};
 
-use crate::modes::{Knobs, Mode, NFTABLES, USERSPACE, modes};
+use crate::modes::{IPVS, Knobs, Mode, NFTABLES, USERSPACE, modes};
 use crate::scene::{Scene, service, slice};
 use crate::world::{in_threads, is_there};
 
@@ -26,7 +26,18 @@ struct Machine {
 /// Mode userspace is left out: a client there is connected before the pod is, and these cases look for
 /// it in the pod's queue at once.
 fn everywhere(case: fn(&Machine)) {
-    let modes = modes().into_iter().filter(|mode| mode.like != USERSPACE);
+    everywhere_but(USERSPACE, case);
+}
+
+/// The same without mode ipvs: there a process of the node has the Service's own address, and every
+/// virtual server begins with the same endpoint and remembers its own clients.
+fn everywhere_but_in_ipvs(case: fn(&Machine)) {
+    everywhere_but(IPVS, case);
+}
+
+fn everywhere_but(unlike: &str, case: fn(&Machine)) {
+    let modes = modes().into_iter();
+    let modes = modes.filter(|mode| mode.like != USERSPACE && mode.like != unlike);
     in_threads(modes.collect(), move |mode, family| {
         in_namespace(move || {
             if is_there(mode, mode.open(family, Knobs::default()).map(drop)) {
@@ -134,6 +145,10 @@ fn node(family: Family) -> IpAddr {
     address(family, 2, 1)
 }
 
+fn this_node(family: Family) -> ferrule_core::model::Node {
+    ferrule_testbed::cluster::node("here").at(node(family))
+}
+
 fn pod(family: Family, number: u8) -> IpAddr {
     address(family, 1, number)
 }
@@ -164,7 +179,7 @@ fn connections_to_a_cluster_ip_are_balanced_or_refused() {
         evenly(machine.spread(cluster_ip, 80));
         refused(address(family, 96, 2), 80);
         // Mode iptables has no rule for ports that a cluster IP does not have.
-        if scene.is_like(NFTABLES) {
+        if scene.is_like(NFTABLES) || scene.is_like(IPVS) {
             refused(cluster_ip, 81);
         } else {
             assert_eq!(machine.knock(cluster_ip, 81), Err(ErrorKind::TimedOut));
@@ -223,15 +238,27 @@ fn the_local_policy_does_not_bind_clients_on_the_node() {
             .slice(slice(family, "all", &machine.pods()));
         scene.whole();
         assert_eq!(machine.spread(address(family, 96, 1), 80), [100, 0]);
-        evenly(machine.spread(address(family, 9, 1), 80));
-        evenly(machine.spread(node(family), 30001));
-        // Without a pod here the cluster IP drops.
+        let in_ipvs = scene.is_like(IPVS);
+        for (to, port) in [(address(family, 9, 1), 80), (node(family), 30001)] {
+            let counts = machine.spread(to, port);
+            if in_ipvs {
+                // All clients share the destinations of an address.
+                assert_eq!(counts, [100, 0]);
+            } else {
+                evenly(counts);
+            }
+        }
+        // Without a pod here the cluster IP drops, and in mode ipvs refuses the node itself.
         scene
             .slice(slice(family, "all", &machine.pods()[1..]))
             .step();
         assert_eq!(
             machine.knock(address(family, 96, 1), 80),
-            Err(ErrorKind::TimedOut)
+            Err(if in_ipvs {
+                ErrorKind::ConnectionRefused
+            } else {
+                ErrorKind::TimedOut
+            })
         );
         assert_eq!(machine.spread(node(family), 30001), [0, 100]);
     });
@@ -248,6 +275,10 @@ fn sources_outside_the_ranges_are_dropped() {
             Family::V6 => [&["2001:db8::/32"], &["2001:db8::/32", "fd00::2:0/112"], &[]],
         };
         let guarded = service(family, "lb", 1).load_balancer(&[vip]);
+        if scene.is_like(IPVS) {
+            // There the ranges count for the node if its own address is in one.
+            scene.node(this_node(family));
+        }
         scene
             .service(guarded.clone().source_ranges(ranges[0]))
             .slice(slice(family, "lb", &machine.pods()));
@@ -264,7 +295,7 @@ fn sources_outside_the_ranges_are_dropped() {
 
 #[test]
 fn clients_outside_the_pod_network_are_masqueraded() {
-    everywhere(|machine| {
+    everywhere_but_in_ipvs(|machine| {
         let family = machine.family;
         let net = |text: &str| Settings {
             detect_local: DetectLocal::ClusterCidr([text.parse().unwrap()].into()),
@@ -292,7 +323,7 @@ fn clients_outside_the_pod_network_are_masqueraded() {
 
 #[test]
 fn clients_stay_with_their_endpoint_on_every_address() {
-    everywhere(|machine| {
+    everywhere_but_in_ipvs(|machine| {
         let family = machine.family;
         let mut scene = machine.scene(Settings::default());
         let (vip, cluster_ip) = (address(family, 9, 1), address(family, 96, 1));
@@ -340,7 +371,7 @@ fn clients_stay_with_their_endpoint_on_every_address() {
 
 #[test]
 fn new_clients_are_spread_even_if_they_stay() {
-    everywhere(|machine| {
+    everywhere_but_in_ipvs(|machine| {
         let family = machine.family;
         let mut scene = machine.scene(Settings::default());
         // One client has sixty Services, and draws once for each.

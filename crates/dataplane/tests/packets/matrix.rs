@@ -9,6 +9,7 @@ use ferrule_testbed::Side::{Node, Out, Pod};
 use ferrule_testbed::cluster::{Objects, slice_key};
 use ferrule_testbed::{Answer, EXTERNAL, KINDS, Kind, Protocol, SIDES, local};
 
+use crate::modes::IPVS;
 use crate::scene::Scene;
 use crate::table::{Refused, Row, Served, Source};
 use crate::world::{World, everywhere};
@@ -24,14 +25,29 @@ const TO_EVERYBODY: [Row; 4] = [
 ];
 
 /// What comes of packets to Service 2, whose policies are Local.
-const TO_THE_NODE: [Row; 5] = [
-    (&[Pod], CLUSTER_IP, Served(&[1], Source::Client)),
-    (&[Node, Out], CLUSTER_IP, Served(&[1], Source::Node)),
-    // Who is inside the cluster is not bound by a policy about outside traffic.
-    (&[Pod], &EXTERNAL, Served(&[1, 2], Source::Client)),
-    (&[Node], &EXTERNAL, Served(&[1, 2], Source::Node)),
-    (&[Out], &EXTERNAL, Served(&[1], Source::Client)),
-];
+const TO_THE_NODE: [Row; 5] = to_the_node(&[1, 2]);
+
+/// The same in mode ipvs (docs/decisions/0008-one-server-per-address.md).
+const TO_THE_NODE_IN_IPVS: [Row; 5] = to_the_node(&[1]);
+
+/// Who is inside the cluster is not bound by a policy about outside traffic, and is led to these.
+const fn to_the_node(inside: &'static [u8]) -> [Row; 5] {
+    [
+        (&[Pod], CLUSTER_IP, Served(&[1], Source::Client)),
+        (&[Node, Out], CLUSTER_IP, Served(&[1], Source::Node)),
+        (&[Pod], &EXTERNAL, Served(inside, Source::Client)),
+        (&[Node], &EXTERNAL, Served(inside, Source::Node)),
+        (&[Out], &EXTERNAL, Served(&[1], Source::Client)),
+    ]
+}
+
+fn rows_to_the_node(world: &World) -> [Row; 5] {
+    if world.mode.like == IPVS {
+        TO_THE_NODE_IN_IPVS
+    } else {
+        TO_THE_NODE
+    }
+}
 
 /// A scene with both Services.
 fn scene(world: &World, endpoints: &[u8]) -> Scene {
@@ -50,7 +66,7 @@ fn nft_026_a_cluster_ip_follows_the_internal_policy() {
     everywhere(|world| {
         let _scene = scene(world, &[1, 2]);
         world.expect(1, &TO_EVERYBODY[..2]);
-        world.expect(2, &TO_THE_NODE[..2]);
+        world.expect(2, &rows_to_the_node(world)[..2]);
     });
 }
 
@@ -66,7 +82,7 @@ fn nft_032_outside_traffic_to_all_endpoints_is_masqueraded() {
 fn nft_033_outside_traffic_bound_to_the_node_spares_pods_and_node() {
     everywhere(|world| {
         let _scene = scene(world, &[1, 2]);
-        world.expect(2, &TO_THE_NODE[2..]);
+        world.expect(2, &rows_to_the_node(world)[2..]);
     });
 }
 
@@ -74,8 +90,7 @@ fn nft_033_outside_traffic_bound_to_the_node_spares_pods_and_node() {
 fn nft_078_a_pod_reaches_all_endpoints_of_an_address_bound_to_the_node() {
     everywhere(|world| {
         let _scene = scene(world, &[1, 2]);
-        let row = (&[Pod][..], &EXTERNAL[..], Served(&[1, 2], Source::Client));
-        world.expect(2, &[row]);
+        world.expect(2, &rows_to_the_node(world)[2..3]);
     });
 }
 
@@ -83,8 +98,7 @@ fn nft_078_a_pod_reaches_all_endpoints_of_an_address_bound_to_the_node() {
 fn nft_079_the_node_reaches_all_endpoints_of_an_address_bound_to_it_masqueraded() {
     everywhere(|world| {
         let _scene = scene(world, &[1, 2]);
-        let row = (&[Node][..], &EXTERNAL[..], Served(&[1, 2], Source::Node));
-        world.expect(2, &[row]);
+        world.expect(2, &rows_to_the_node(world)[3..4]);
     });
 }
 

@@ -7,7 +7,7 @@ use ferrule_core::model::Family;
 use ferrule_testbed::cluster::{Objects, node};
 use ferrule_testbed::{Answer, Ask, NODE_PORT, Protocol, address, net};
 
-use crate::modes::{IPTABLES, NFTABLES, USERSPACE};
+use crate::modes::{IPTABLES, IPVS, NFTABLES, USERSPACE};
 use crate::scene::Scene;
 use crate::world::{World, everywhere};
 
@@ -65,7 +65,7 @@ fn at_loopback(world: &World) -> Answer {
 /// Loopback answers in mode iptables over IPv4, and in mode userspace, if the list has it.
 fn assert_loopback(world: &World, listed: bool) {
     let answers = match world.mode.like {
-        NFTABLES => false,
+        NFTABLES | IPVS => false,
         USERSPACE => listed,
         _ => world.family == Family::V4 && listed,
     };
@@ -145,7 +145,7 @@ fn nft_069_another_address_of_the_node_counts_at_once() {
         }
         assert_eq!(answering(world), [world.second()]);
         assert_loopback(world, false);
-        // An address that the machine gets counts at once, in mode iptables with the next
+        // An address that the machine gets counts at once, in modes iptables and ipvs with the next
         // step.
         let more = net(world.family, 5, 8);
         scene.settings(settings(world, &[&more])).step();
@@ -154,7 +154,7 @@ fn nft_069_another_address_of_the_node_counts_at_once() {
         let bits = if new.is_ipv4() { 32 } else { 128 };
         let line = format!("address add {new}/{bits} dev lo nodad");
         world.node.ip(&line);
-        if scene.is_like(IPTABLES) {
+        if scene.is_like(IPTABLES) || scene.is_like(IPVS) {
             assert!(scene.step() > 0);
         }
         Ask::new(Protocol::Udp, new, NODE_PORT).until_served(&world.out);

@@ -6,6 +6,7 @@
 
 mod flush;
 mod iptables;
+mod missing;
 mod rights;
 mod rules;
 mod support;

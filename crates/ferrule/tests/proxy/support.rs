@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 pub use ferrule_testbed::{in_namespace, leave_out, run};
 
-/// Far longer than anything takes; only a failing test waits so long.
-pub const LONG: Duration = Duration::from_secs(30);
+/// Far longer than anything takes, also in a guest on a busy machine; only a failing test waits so
+/// long.
+pub const LONG: Duration = Duration::from_secs(90);
 
 /// Settings of the whole machine are not ours to change in a test.
 pub const UNTOUCHED: [&str; 3] = [
@@ -202,6 +203,11 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What it said to the end tells most.
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            _ = writeln!(std::io::stderr(), "{log}");
+        }
         _ = self.child.kill();
         _ = self.child.wait();
     }
