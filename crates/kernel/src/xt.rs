@@ -84,13 +84,11 @@ pub enum XtError {
         message: String,
     },
     /// It may not change rules.
-    #[error("{program} needs {needs}: {message}")]
+    #[error("{program} {message}")]
     NotPermitted {
         /// Which program.
         program: String,
-        /// The capabilities that it lacks.
-        needs: String,
-        /// What it printed.
+        /// The capabilities that it needs, and what it printed.
         message: String,
     },
     /// It exited with an error.

@@ -110,11 +110,11 @@ fn failure(name: &str, status: ExitStatus, errors: &str) -> XtError {
     match faulty_line(errors) {
         None if is_lock => XtError::Locked { program, message },
         None if says(&BEGINNINGS) && says(&ABSENCES) => XtError::Missing { program, message },
-        None if errors.contains(NOT_PERMITTED) => XtError::NotPermitted {
-            program,
-            needs: needs(&std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default()),
-            message,
-        },
+        None if errors.contains(NOT_PERMITTED) => {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+            let message = format!("needs {}: {message}", needs(&status));
+            XtError::NotPermitted { program, message }
+        }
         line => XtError::Refused {
             program,
             line,
