@@ -24,6 +24,8 @@ use crate::{lab, os, tools};
 const TIMEOUT: Duration = Duration::from_secs(75);
 /// Where the kubelet puts what a service account needs.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// What the API server says to those who may not do something.
+const REFUSED: &str = "is forbidden: User";
 const HOST: &str = "172.31.0.1";
 
 /// Builds what installs manifests, while there is a network, and compares what it makes of them.
@@ -106,7 +108,11 @@ pub fn run(options: &Options, folder: &Path) -> Result<()> {
     control.become_variant(Variant {
         roles: true,
         // A list by way of a watch needs no right to list.
-        flags: vec!["--feature-gates=WatchList=false".to_owned()],
+        flags: vec![
+            "--feature-gates=WatchList=false".to_owned(),
+            // As kubeadm has it: the init container sets sysctls.
+            "--allow-privileged=true".to_owned(),
+        ],
         ..Variant::default()
     })?;
     let kubectl = Kubectl {
@@ -221,7 +227,7 @@ impl Trial<'_> {
         let refused: Vec<_> = proxy
             .log()
             .lines()
-            .filter(|line| line.contains("forbidden"))
+            .filter(|line| line.contains(REFUSED))
             .map(str::to_owned)
             .collect();
         ensure!(refused.is_empty(), "a permission is missing: {refused:#?}");
@@ -272,13 +278,14 @@ impl Trial<'_> {
         let mut proxy =
             self.containers
                 .start(self.image, main, &self.around, self.node.place()?)?;
+        let missing = format!("cannot {verb} resource");
         let named = os::poll(TIMEOUT, || {
             if proxy.process.ended().is_some() {
                 return Some(false);
             }
             let log = proxy.log();
             let says = |line: &str| {
-                line.contains("forbidden") && line.contains(resource) && line.contains(verb)
+                line.contains(REFUSED) && line.contains(&missing) && line.contains(resource)
             };
             log.lines().any(says).then_some(true)
         });

@@ -18,6 +18,47 @@ const MOVING: &[&str] = &["nf_conntrack_count", "dst_cookie", "flush", "stat"];
 /// relies on it cannot be known.
 const KEPT: &str = "ipv4/conf/all/route_localnet";
 
+/// What the kubelet makes on a node, whichever proxy runs there; proxies must leave it.
+const KUBELET: &str = "*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*nat
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A OUTPUT -j KUBE-FIREWALL
+";
+/// Further, for IPv4 only.
+const KUBELET_4: &str = "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \
+\"block incoming localnet connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+";
+/// Its chains.
+const KUBELETS: [&str; 3] = ["KUBE-FIREWALL", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+/// Lets through what portals lead to this machine, where there are rules of iptables.
+const USERSPACE: &str = "KUBE-NODEPORT-NON-LOCAL";
+
+/// Makes on every node what the kubelet would.
+pub fn be_a_kubelet(world: &World) -> Result<()> {
+    for node in plan::nodes() {
+        let write = || -> Result<()> {
+            for (program, further) in [("iptables", KUBELET_4), ("ip6tables", "")] {
+                let text = format!("{KUBELET}{further}COMMIT\n");
+                os::feed(
+                    os::command(format!("{program}-restore")).arg("--noflush"),
+                    &text,
+                )?;
+            }
+            Ok(())
+        };
+        world.place(node.name)?.run(write)??;
+    }
+    Ok(())
+}
+
 /// Waits until a mode's rules name the Service's addresses on every node.
 pub fn until_programmed(world: &World, mode: &str) -> Result<()> {
     on_every_node(world, "is not programmed", || {
@@ -46,7 +87,11 @@ pub fn until_only(world: &World, mode: &str) -> Result<()> {
         }
         if mode != "iptables" {
             let saved = print("iptables-save") + &print("ip6tables-save");
-            for line in saved.lines().filter(|line| line.contains("KUBE-")) {
+            let own = (mode == "userspace").then_some(&USERSPACE);
+            let allowed: Vec<_> = KUBELETS.iter().chain(own).collect();
+            let is_allowed = |line: &&str| allowed.iter().any(|chain| line.contains(**chain));
+            let lines = saved.lines().filter(|line| line.contains("KUBE-"));
+            for line in lines.filter(|line| !is_allowed(line)) {
                 writeln!(left, "{line}")?;
             }
         }
@@ -63,7 +108,7 @@ impl Snapshot {
         for node in plan::nodes() {
             let (name, look) = (node.name, || {
                 let mut parts = vec![
-                    ("nft list ruleset", nft("-s list ruleset")),
+                    ("nft list ruleset", without_empty(&nft("-s list ruleset"))),
                     ("ipset list", print("ipset list")),
                     ("links and addresses", print("ip -o address")),
                     ("sysctls", sysctls(Path::new("/proc/sys/net"))),
@@ -106,6 +151,31 @@ impl Snapshot {
     }
 }
 
+/// A ruleset without base chains in which there is nothing and that accept everything. iptables makes
+/// them when it first looks at a table, and nobody can tell whose they are.
+fn without_empty(ruleset: &str) -> String {
+    let lines: Vec<_> = ruleset.lines().filter(|line| !line.is_empty()).collect();
+    let mut kept = Vec::new();
+    let mut rest = &lines[..];
+    while let [first, others @ ..] = rest {
+        rest = match others {
+            [kind, end, after @ ..]
+                if first.starts_with("\tchain ")
+                    && kind.trim_start().starts_with("type ")
+                    && kind.ends_with("policy accept;")
+                    && *end == "\t}" =>
+            {
+                after
+            }
+            _ => {
+                kept.push(*first);
+                others
+            }
+        };
+    }
+    kept.join("\n")
+}
+
 fn nft(arguments: &str) -> String {
     print(&format!("nft {arguments}"))
 }
@@ -143,4 +213,20 @@ fn sysctls(folder: &Path) -> String {
     }
     lines.sort_unstable();
     lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chains_that_change_nothing_are_left_out() {
+        let empty =
+            "\tchain INPUT {\n\t\ttype filter hook input priority filter; policy accept;\n\t}\n";
+        let full = empty.replace("\t}\n", "\t\tcounter\n\t}\n");
+        let strict = empty.replace("accept;", "drop;");
+        let ruleset = format!("table ip filter {{\n{empty}{full}{strict}}}\n");
+        let kept = format!("table ip filter {{\n{full}{strict}}}");
+        assert_eq!(without_empty(&ruleset), kept);
+    }
 }

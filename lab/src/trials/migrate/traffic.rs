@@ -52,6 +52,10 @@ struct Shared {
     step: Mutex<String>,
     failed: Mutex<Vec<String>>,
     sent: AtomicU64,
+    /// Datagrams that were sent once more.
+    repeated: AtomicU64,
+    /// A relay is about to end, and what it has received with it.
+    relay_ends: AtomicBool,
     over: AtomicBool,
 }
 
@@ -72,8 +76,10 @@ impl Traffic {
         Ok(Self { shared, threads })
     }
 
-    /// What fails from now on fails during this step.
-    pub fn begin(&self, step: &str) {
+    /// What fails from now on fails during this step. When a relay ends in it, a datagram on its way
+    /// through the process is lost, and whoever sent it asks once more, as every client of UDP does.
+    pub fn begin(&self, step: &str, relay_ends: bool) {
+        self.shared.relay_ends.store(relay_ends, Ordering::Relaxed);
         let mut current = self
             .shared
             .step
@@ -93,15 +99,17 @@ impl Traffic {
         Ok(())
     }
 
-    /// Ends everybody's asking; returns how many requests there were.
-    pub fn stop(self) -> u64 {
+    /// Ends everybody's asking; returns how many requests there were, and how many datagrams were
+    /// sent once more.
+    pub fn stop(self) -> (u64, u64) {
         self.shared.over.store(true, Ordering::Relaxed);
         for thread in self.threads {
             if let Err(panic) = thread.join() {
                 std::panic::resume_unwind(panic);
             }
         }
-        self.shared.sent.load(Ordering::Relaxed)
+        let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        (count(&self.shared.sent), count(&self.shared.repeated))
     }
 }
 
@@ -142,7 +150,13 @@ impl Open {
 fn ask(place: &Netns, protocol: Protocol, to: SocketAddr, name: &str, shared: &Shared) {
     let work = || {
         while !shared.over.load(Ordering::Relaxed) {
-            let answer = probe::once(protocol, to, TIMEOUT);
+            let mut answer = probe::once(protocol, to, TIMEOUT);
+            let is_lost = !matches!(answer, Answer::Pod { .. });
+            let relay_ends = shared.relay_ends.load(Ordering::Relaxed);
+            if is_lost && relay_ends && protocol == Protocol::Udp {
+                shared.repeated.fetch_add(1, Ordering::Relaxed);
+                answer = probe::once(protocol, to, TIMEOUT);
+            }
             shared.sent.fetch_add(1, Ordering::Relaxed);
             if !matches!(answer, Answer::Pod { .. }) {
                 shared.fail(name, &answer.to_string());
