@@ -158,7 +158,8 @@ impl Control {
     }
 }
 
-fn node_object(node: &plan::Host) -> Value {
+/// A Node as it is when no story changed it.
+pub fn node_object(node: &plan::Host) -> Value {
     let addresses = plan::Family::BOTH
         .map(|family| json!({ "type": "InternalIP", "address": node.address(family).to_string() }));
     json!({

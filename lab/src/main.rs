@@ -31,6 +31,7 @@ mod race;
 mod rollout;
 mod rules;
 mod runner;
+mod ship;
 mod story;
 mod test;
 mod tools;
@@ -77,6 +78,16 @@ enum Verb {
     /// The inner half of `rollout`.
     #[command(hide = true)]
     Replace(rollout::Options),
+    /// Serves a node by a container with the listed rights, in every mode.
+    Image(ship::Options),
+    /// Compares the manifests in `deploy/` and installs them in a cluster.
+    Deploy(ship::Options),
+    /// The inner half of `image`.
+    #[command(hide = true)]
+    RunImage(ship::Options),
+    /// The inner half of `deploy`.
+    #[command(hide = true)]
+    RunDeploy(ship::Options),
     /// The inner half of `race`.
     #[command(hide = true)]
     Run(race::Options),
@@ -160,12 +171,28 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Differ(clusters) => return differ(&clusters),
         Verb::Race(options) => return race(&options),
         Verb::Rollout(mut options) => {
-            options.worlds.unless_named(&MODES)?;
+            options.worlds.unless_named(&MODES, &[])?;
             return rollout(&options);
         }
         Verb::Replace(options) => {
             cage::enter()?;
             rollout::run(&options, &up::folder("rollout")?)?;
+        }
+        Verb::Image(options) => return shipped("image", &options),
+        Verb::Deploy(options) => {
+            let folder = up::folder("charts")?;
+            std::fs::create_dir_all(&folder)?;
+            ship::prepare(&options, &folder)?;
+            Tools::ensure(None)?;
+            return shipped("deploy", &options);
+        }
+        Verb::RunImage(options) => {
+            cage::enter()?;
+            ship::node(&options, &up::folder("image")?)?;
+        }
+        Verb::RunDeploy(options) => {
+            cage::enter()?;
+            ship::cluster(&options, &up::folder("deploy")?)?;
         }
         Verb::Run(options) => {
             cage::enter()?;
@@ -283,6 +310,15 @@ impl Clusters {
             ferrule: self.ferrule.clone(),
         })
     }
+}
+
+/// Goes inside with what is shipped.
+fn shipped(name: &str, options: &ship::Options) -> Result<ExitCode> {
+    cage::require_root()?;
+    let (_folder, _lock) = up::claim(name)?;
+    let mut inner = os::command(std::env::current_exe()?);
+    inner.arg(format!("run-{name}")).args(options.arguments());
+    cage::run(&mut inner, |_| {})
 }
 
 /// Builds what is missing while there is a network, then goes inside with the same words.

@@ -4,11 +4,9 @@
 //! namespace, and programs it started do too.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
 use crate::os;
@@ -98,18 +96,5 @@ pub fn sysctl(name: &str, value: &str) -> Result<()> {
 
 /// Runs lines of `ip` commands in the network the calling thread is in.
 pub fn ip_here(lines: &str) -> Result<()> {
-    let mut child = os::command("ip")
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("`ip` cannot be started")?;
-    let mut stdin = child.stdin.take().context("stdin was asked for")?;
-    stdin.write_all(lines.as_bytes())?;
-    drop(stdin);
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    os::feed(os::command("ip").args(["-batch", "-"]), lines)
 }

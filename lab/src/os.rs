@@ -1,6 +1,7 @@
 //! The only place in the lab where a program starts or the clock is read.
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -47,6 +48,26 @@ pub fn output(command: &mut Command) -> Result<String> {
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program to its end with this text as its input.
+pub fn feed(command: &mut Command, text: &str) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("`{name}` cannot be started"))?;
+    let mut stdin = child.stdin.take().context("stdin was asked for")?;
+    stdin.write_all(text.as_bytes())?;
+    drop(stdin);
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{name}` ended with {}: {}", output.status, said.trim());
+    }
+    Ok(())
 }
 
 /// Asks again and again, a few milliseconds apart, until there is an answer or time is up.

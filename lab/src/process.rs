@@ -52,6 +52,11 @@ impl Process {
         self.child.id()
     }
 
+    /// How it ended, once it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
     /// Fails with the end of its log when it is no longer running.
     pub fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else {
@@ -80,7 +85,7 @@ impl Process {
             return Ok(status);
         }
         self.signal(Signal::SIGTERM)?;
-        match os::poll(FAREWELL, || self.child.try_wait().ok().flatten()) {
+        match os::poll(FAREWELL, || self.ended()) {
             Some(status) => Ok(status),
             None => self.kill(),
         }

@@ -10,9 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::os;
 
-/// Something of Kubernetes to build, in the version its module file names.
+/// Something to build, in the version its module file names.
 struct Edition {
     programs: &'static [&'static str],
+    /// The module with the version.
+    of: &'static str,
     module: &'static str,
     folder: &'static str,
 }
@@ -26,14 +28,27 @@ const PINNED: Edition = Edition {
         "kube-proxy",
         "etcd",
     ],
+    of: "k8s.io/kubernetes",
     module: include_str!("../go.mod"),
     folder: env!("CARGO_MANIFEST_DIR"),
 };
 /// The newest opponent in a race.
 const NEWEST: Edition = Edition {
     programs: &["kube-proxy"],
+    of: "k8s.io/kubernetes",
     module: include_str!("../newest/go.mod"),
     folder: concat!(env!("CARGO_MANIFEST_DIR"), "/newest"),
+};
+/// What installs manifests.
+const KUBECTL: Edition = Edition {
+    programs: &["kubectl"],
+    ..PINNED
+};
+const HELM: Edition = Edition {
+    programs: &["helm"],
+    of: "helm.sh/helm/v3",
+    module: include_str!("../helm/go.mod"),
+    folder: concat!(env!("CARGO_MANIFEST_DIR"), "/helm"),
 };
 
 /// Where programs are.
@@ -98,19 +113,25 @@ pub fn newest() -> Result<PathBuf> {
     Ok(NEWEST.build()?.join("kube-proxy"))
 }
 
+/// `kubectl` and `helm`, built unless they are there.
+pub fn installers() -> Result<(PathBuf, PathBuf)> {
+    Ok((KUBECTL.build()?.join("kubectl"), HELM.build()?.join("helm")))
+}
+
 impl Edition {
     fn version(&self) -> &'static str {
         let line = self.module.lines().find_map(|line| {
             line.trim()
                 .trim_start_matches("require ")
-                .strip_prefix("k8s.io/kubernetes ")
+                .strip_prefix(self.of)?
+                .strip_prefix(' ')
         });
         let version = line.and_then(|rest| rest.split_whitespace().next());
-        version.expect("the module file requires k8s.io/kubernetes")
+        version.expect("the module file requires what it is for")
     }
 
     fn build(&self) -> Result<PathBuf> {
-        let folder = cache()?.join(self.version());
+        let folder = cache()?.join(self.folder_name());
         let complete = || self.programs.iter().all(|name| folder.join(name).is_file());
         if complete() {
             return Ok(folder);
@@ -123,6 +144,14 @@ impl Edition {
             self.compile(&folder)?;
         }
         Ok(folder)
+    }
+
+    /// Versions of Kubernetes stand for themselves.
+    fn folder_name(&self) -> String {
+        match self.of.strip_prefix("k8s.io/") {
+            Some(_) => self.version().to_owned(),
+            None => format!("{}-{}", self.programs[0], self.version()),
+        }
     }
 
     fn compile(&self, folder: &Path) -> Result<()> {
@@ -141,6 +170,7 @@ impl Edition {
         );
         let package = |name: &&str| match *name {
             "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
+            "helm" => format!("{}/cmd/helm", self.of),
             name => format!("k8s.io/kubernetes/cmd/{name}"),
         };
         // One call for all: they share most packages.
@@ -153,7 +183,7 @@ impl Edition {
             .env("GOFLAGS", "-mod=readonly");
         let status = go.status().context("`nice go` cannot be started")?;
         if !status.success() {
-            bail!("Kubernetes {version} was not built: `go build` ended with {status}");
+            bail!("{missing:?} {version} were not built: `go build` ended with {status}");
         }
         for name in missing {
             let built = match name {
@@ -184,5 +214,7 @@ mod tests {
     fn the_version_is_the_one_in_the_module_file() {
         assert!(version().starts_with("v1."), "{}", version());
         assert!(newest_version().starts_with("v1."), "{}", newest_version());
+        assert!(HELM.version().starts_with("v3."), "{}", HELM.version());
+        assert_eq!(KUBECTL.folder_name(), version());
     }
 }

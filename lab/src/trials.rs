@@ -7,6 +7,7 @@
 mod access;
 mod config;
 mod lists;
+mod migrate;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -84,6 +85,16 @@ pub const ALL: &[Trial] = &[
         "certificates",
         "An unknown or expired certificate is named as the reason",
         access::certificates,
+    ),
+    trial(
+        "cleanup",
+        "What a mode leaves in the kernel is gone after --cleanup",
+        migrate::cleanup,
+    ),
+    trial(
+        "migration",
+        "From any mode of either program to any mode of ferrule and back, no request fails",
+        migrate::migration,
     ),
 ];
 

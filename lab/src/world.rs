@@ -201,18 +201,32 @@ impl World {
     }
 
     fn start_beside(&mut self, tools: &Tools, who: Who, settings: &Value) -> Result<()> {
-        let program = match (who, self.key.program.as_str()) {
+        let WorldKey { program, mode, .. } = self.key.clone();
+        let program = match (who, program.as_str()) {
             (Who::Own, own) => own,
             // There is no other one.
             (Who::Other, own) if self.key.relays() => own,
             (Who::Other, "ferrule") => "kube-proxy",
             (Who::Other, _) => "ferrule",
         };
-        for node in plan::nodes() {
-            let process = self.start_proxy(node, tools.program(program), settings)?;
-            self.proxies.insert(node.name, process);
-        }
+        let _nobody = self.succeed(tools, program, &mode, settings)?;
         Ok(())
+    }
+
+    /// Starts a program in a mode on every node and returns those that ran before, which still do.
+    pub fn succeed(
+        &mut self,
+        tools: &Tools,
+        program: &str,
+        mode: &str,
+        settings: &Value,
+    ) -> Result<Vec<Process>> {
+        let mut before = Vec::new();
+        for node in plan::nodes() {
+            let process = self.start_proxy(node, tools.program(program), mode, settings)?;
+            before.extend(self.proxies.insert(node.name, process));
+        }
+        Ok(before)
     }
 
     /// Asks the proxies to end; what they programmed stays.
@@ -222,11 +236,19 @@ impl World {
         all.try_for_each(|mut process| process.stop().map(drop))
     }
 
-    fn start_proxy(&self, node: &Host, program: PathBuf, settings: &Value) -> Result<Process> {
+    fn start_proxy(
+        &self,
+        node: &Host,
+        program: PathBuf,
+        mode: &str,
+        settings: &Value,
+    ) -> Result<Process> {
         let place = self.place(node.name)?;
-        // Not below /run, which the proxy will not see.
-        let file = self.folder.join(format!("{}.json", place.name()));
-        let config = configuration(&self.key.mode, &self.folder, settings);
+        // Not below /run, which the proxy will not see. Whoever runs follows its own file.
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let file = format!("{}.{name}-{mode}.json", place.name());
+        let file = self.folder.join(file);
+        let config = configuration(mode, &self.folder, settings);
         std::fs::write(&file, serde_json::to_vec_pretty(&config)?)?;
 
         let mut command = os::command(program);
@@ -254,6 +276,19 @@ impl World {
             cage::own("/run", Some("tmpfs"), MsFlags::empty())?;
             Process::start(place.name(), &mut command, &self.folder)
         })?
+    }
+
+    /// Ends everybody in it and takes its networks away.
+    pub fn remove(mut self) -> Result<()> {
+        self.stop_proxies()?;
+        for (_, servers) in std::mem::take(&mut self.pods) {
+            servers.stop();
+        }
+        for node in plan::nodes() {
+            // A namespace goes when the kernel finds the time; this name may be wanted before.
+            self.place(node.name)?.ip("link del mgmt\n")?;
+        }
+        self.places.values().try_for_each(Netns::remove)
     }
 
     /// Sends a signal to every proxy.

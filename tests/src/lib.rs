@@ -3,6 +3,8 @@
 //! In: the checkout this package lies in. Out: paths relative to its root, and text. Nothing is
 //! judged here; each file in `tests/` looks at one matter.
 
+pub mod console;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

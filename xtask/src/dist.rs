@@ -1,11 +1,11 @@
-//! `cargo xtask dist`: everything a release consists of, in `target/dist`.
+//! `cargo xtask dist`: everything a release consists of, in `target/packages`.
 //!
 //! The program is linked statically, so it runs on any Linux of its architecture. All files are a
 //! function of the commit: times are the commit's, paths of the building machine are left out,
 //! and archives are sorted. `--check` proves it by building twice in two places.
 
 mod bill;
-mod debian;
+pub(crate) mod debian;
 mod image;
 
 use std::fmt::Write as _;
@@ -36,7 +36,8 @@ pub(crate) fn dist(options: &Options) -> Result<()> {
     tools::ensure_programs(&["cc", "openssl"])?;
     let root = run::root();
     let release = Release::of(&root)?;
-    let out = root.join("target/dist");
+    // Not `target/dist`: cargo keeps what it builds for the profile `dist` there.
+    let out = root.join("target/packages");
     release.build(&root, &out, options)?;
     if options.check {
         check(&release, &root, &out, options)?;
@@ -46,7 +47,7 @@ pub(crate) fn dist(options: &Options) -> Result<()> {
 
 /// Builds again where every path is another one.
 fn check(release: &Release, root: &Path, out: &Path, options: &Options) -> Result<()> {
-    let elsewhere = root.join("target/dist-again");
+    let elsewhere = root.join("target/packages-again");
     remove(&elsewhere)?;
     fs::create_dir_all(&elsewhere)?;
     let copy = elsewhere.join("a-folder-with-another-name");

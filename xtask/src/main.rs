@@ -15,6 +15,7 @@ mod dist;
 mod lab;
 mod left_out;
 mod run;
+mod ship;
 mod test;
 mod tools;
 mod uml;
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
         Verb::Dist(options) => dist::dist(&options),
+        Verb::ImageCheck => ship::images(),
+        Verb::DeployCheck { renew } => ship::manifests(renew),
         Verb::Lab { words } => lab::lab(&words),
         Verb::Differ { words } => lab::differ(&words),
         Verb::Race { words } => lab::race(&words),
@@ -103,10 +106,24 @@ enum Verb {
         #[command(subcommand)]
         subject: Subject,
     },
-    /// Builds a release in `target/dist`: static program, images, manual, bill of materials, checksums.
+    /// Builds a release in `target/packages`: static program, images, manual, bill of materials, checksums.
     ///
     /// Needs a Debian machine with package lists up to date, for certificates and iptables.
     Dist(dist::Options),
+    /// Runs the images of `dist` by `runc`, with the rights that `deploy/` lists and with fewer.
+    ///
+    /// Needs root, `cargo xtask dist` before, and a Debian machine: the packages with `runc` and its
+    /// profile of system calls are unpacked, not installed.
+    ImageCheck,
+    /// Compares kustomize's manifests with the chart's, and has a cluster take them.
+    ///
+    /// Needs what `image-check` needs, and `go`: it builds kubectl and Helm once, which takes minutes,
+    /// and what the lab needs.
+    DeployCheck {
+        /// Writes `deploy/rendered` anew.
+        #[arg(long)]
+        renew: bool,
+    },
     /// Shows a node with pods and a rollout under load, in namespaces that vanish.
     ///
     /// Needs neither root nor a cluster.
@@ -212,6 +229,10 @@ fn bench_nftables(quick: bool) -> Result<()> {
 }
 
 #[cfg(test)]
+#[path = "../../tests/src/console.rs"]
+mod console;
+
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
@@ -240,5 +261,31 @@ mod tests {
         };
         assert!(options.quick);
         assert_eq!(options.nextest, ["--no-capture", "core_079"]);
+    }
+
+    #[test]
+    fn documents_show_commands_that_there_are() {
+        let root = run::root();
+        let folder = std::fs::read_dir(root.join("docs")).unwrap();
+        let pages = folder.map(|page| page.unwrap().path());
+        let own = ["README.md", "CONTRIBUTING.md"].map(|page| root.join(page));
+        let mut shown = 0;
+        for page in pages.chain(own).filter(|page| page.is_file()) {
+            for words in console::commands(&std::fs::read_to_string(&page).unwrap()) {
+                let [cargo, xtask, rest @ ..] = &words[..] else {
+                    continue;
+                };
+                if [cargo, xtask] != ["cargo", "xtask"] {
+                    continue;
+                }
+                let parsed = Cli::try_parse_from(
+                    ["xtask"].into_iter().chain(rest.iter().map(String::as_str)),
+                );
+                let error = parsed.err().map(|error| error.to_string());
+                assert_eq!(error, None, "{}: {words:?}", page.display());
+                shown += 1;
+            }
+        }
+        assert!(shown > 20, "only {shown} commands are found");
     }
 }

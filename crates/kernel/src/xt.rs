@@ -83,6 +83,14 @@ pub enum XtError {
         /// What it printed.
         message: String,
     },
+    /// It may not change rules.
+    #[error("{program} {message}")]
+    NotPermitted {
+        /// Which program.
+        program: String,
+        /// The capabilities that it needs, and what it printed.
+        message: String,
+    },
     /// It exited with an error.
     #[error("{program} failed: {message}")]
     Refused {
@@ -102,7 +110,18 @@ impl XtError {
             Self::Unusable { program, .. }
             | Self::Missing { program, .. }
             | Self::Locked { program, .. }
+            | Self::NotPermitted { program, .. }
             | Self::Refused { program, .. } => program,
+        }
+    }
+
+    /// The same in the words of the standard library.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Unusable { source, .. } => source.kind(),
+            Self::Missing { .. } => io::ErrorKind::Unsupported,
+            Self::NotPermitted { .. } => io::ErrorKind::PermissionDenied,
+            Self::Locked { .. } | Self::Refused { .. } => io::ErrorKind::Other,
         }
     }
 }
@@ -149,21 +168,22 @@ impl Xt {
             family,
             variant: "",
         };
-        let hinted = [Flavour::Nft, Flavour::Legacy]
-            .map(|flavour| Programs {
+        for flavour in [Flavour::Nft, Flavour::Legacy] {
+            let programs = Programs {
                 variant: flavour.variant(),
                 ..plain.clone()
-            })
-            .into_iter()
-            .find(|programs| {
-                let families = [Family::V4, Family::V6].into_iter();
-                let mut both = families.map(|family| Programs {
+            };
+            for family in [Family::V4, Family::V6] {
+                let other = Programs {
                     family,
                     ..programs.clone()
-                });
-                both.any(|programs| programs.has_hint(hints))
-            });
-        Self::with(hinted.unwrap_or(plain))
+                };
+                if other.has_hint(hints)? {
+                    return Self::with(programs);
+                }
+            }
+        }
+        Self::with(plain)
     }
 
     /// iptables in this flavour, whatever the machine's own is.
@@ -299,22 +319,26 @@ impl Programs {
         child::run(&name, &path, arguments, input)
     }
 
-    /// Whether this flavour has one of these chains.
-    fn has_hint(&self, hints: &[&str]) -> bool {
+    /// Whether this flavour has one of these chains. Without the right to look nobody knows, and the
+    /// other flavour may be the wrong one.
+    fn has_hint(&self, hints: &[&str]) -> Result<bool, XtError> {
         if hints.is_empty() {
-            return false;
+            return Ok(false);
         }
         // Reading a table of the legacy flavour would make it.
         if self.variant == Flavour::Legacy.variant()
             && !legacy_tables(self.family).is_ok_and(|tables| tables.contains(&Table::Mangle))
         {
-            return false;
+            return Ok(false);
         }
-        let saved = self.run("-save", &["-t", Table::Mangle.as_str()], "");
-        saved.is_ok_and(|text| {
-            let mut chains = text.lines().filter_map(|line| line.strip_prefix(':'));
-            chains.any(|line| hints.contains(&line.split(' ').next().unwrap_or(line)))
-        })
+        match self.run("-save", &["-t", Table::Mangle.as_str()], "") {
+            Ok(text) => {
+                let mut chains = text.lines().filter_map(|line| line.strip_prefix(':'));
+                Ok(chains.any(|line| hints.contains(&line.split(' ').next().unwrap_or(line))))
+            }
+            Err(error @ XtError::NotPermitted { .. }) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 }
 

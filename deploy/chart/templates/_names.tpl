@@ -3,9 +3,13 @@ app.kubernetes.io/name: ferrule
 app.kubernetes.io/part-of: ferrule
 {{- end }}
 
+{{/* Not empty in modes that run the iptables programs. */}}
+{{- define "ferrule.iptables" -}}
+{{- if has .Values.mode (list "iptables" "ipvs") }}yes{{ end }}
+{{- end }}
+
 {{- define "ferrule.image" -}}
-{{- $name := ternary (printf "%s-iptables" .Values.image.repository) .Values.image.repository (eq .Values.mode "iptables") -}}
-{{ $name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}{{ if include "ferrule.iptables" . }}-iptables{{ end }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
 {{- define "ferrule.args" -}}

@@ -23,6 +23,9 @@ pub(super) const IPTABLES: &[&str] = &[
     "libxtables12",
 ];
 
+/// What starts a container, and the profile of system calls that others take for their default.
+const RUNTIME: &[&str] = &["golang-github-containers-common", "runc"];
+
 /// What no program reads at run time.
 const LEFT_OUT: &[&str] = &[
     "usr/share",
@@ -54,6 +57,13 @@ pub(super) fn unpack(folder: &Path, packages: &[&str]) -> Result<PathBuf> {
         std::os::unix::fs::symlink("xtables-nft-multi", &link)
             .with_context(|| (*program).to_owned())?;
     }
+    Ok(root)
+}
+
+/// Unpacks what runs a container into a new folder.
+pub(crate) fn runtime(folder: &Path) -> Result<PathBuf> {
+    let root = folder.join("root");
+    extract(folder, &root, RUNTIME)?;
     Ok(root)
 }
 

@@ -13,7 +13,7 @@ use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::memory;
 use ferrule_kernel::nfacct::Nfacct;
 use ferrule_kernel::nft::Nft;
-use ferrule_kernel::xt::{Flavour, Xt, XtError};
+use ferrule_kernel::xt::{Flavour, Xt};
 
 use super::isolate::{LastGood, Refused};
 use super::layout::LAYOUT;
@@ -63,14 +63,7 @@ impl Iptables {
     /// There is no iptables for this family (`NotFound`), it does not work here, or the kernel lacks
     /// what the rules need (`Unsupported`).
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = xtables::open(family).map_err(|error| {
-            let kind = match &error {
-                XtError::Unusable { source, .. } => source.kind(),
-                XtError::Missing { .. } => io::ErrorKind::Unsupported,
-                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
-            };
-            io::Error::new(kind, error)
-        })?;
+        let xt = xtables::open(family).map_err(|error| io::Error::new(error.kind(), error))?;
         let opened = Self::new(family, options, xt);
         if opened.flavour() == Flavour::Nft {
             probe::check(&mut Nft::open()?, family, options, opened.abilities)?;

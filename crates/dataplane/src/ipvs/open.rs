@@ -6,7 +6,6 @@ use ferrule_core::model::Family;
 use ferrule_kernel::ipset::{Ipset, Type};
 use ferrule_kernel::ipvs::{Change, Ipvs as KernelIpvs, Listed, Reason, Server, ServerKey};
 use ferrule_kernel::route::Route;
-use ferrule_kernel::xt::XtError;
 
 use super::conversation::Conversation;
 use super::prepare::keeps_reused_ports;
@@ -28,14 +27,7 @@ impl Ipvs {
     /// # Errors
     /// `Unsupported` if this machine lacks something; otherwise what the kernel said.
     pub fn open(family: Family, options: Options) -> io::Result<Self> {
-        let xt = xtables::open(family).map_err(|error| {
-            let kind = match &error {
-                XtError::Unusable { source, .. } => source.kind(),
-                XtError::Missing { .. } => io::ErrorKind::Unsupported,
-                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
-            };
-            io::Error::new(kind, error)
-        })?;
+        let xt = xtables::open(family).map_err(|error| io::Error::new(error.kind(), error))?;
         let mut missing = Vec::new();
         let ipvs = KernelIpvs::load().map_err(said)?;
         if ipvs.is_none() {

@@ -35,6 +35,8 @@ pub struct Userspace {
     process: Arc<Process>,
     portals: Portals,
     flows: StaleFlows,
+    /// The addresses of the node with NodePorts.
+    node: Vec<IpAddr>,
     served: BTreeMap<PortKey, Served>,
     /// Service ports that may have something that they do not need any more.
     closing: BTreeSet<PortKey>,
@@ -69,6 +71,7 @@ impl Userspace {
             process,
             portals,
             flows: StaleFlows::open(family)?,
+            node: Vec::new(),
             served: BTreeMap::new(),
             closing: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -280,9 +283,9 @@ impl Userspace {
             self.flows.lead(address, to);
         }
         let node_ports = &work.desired.facts(self.family).node_ports;
-        let node = node_ports.among(work.local, self.family);
+        self.node = node_ports.among(work.local, self.family);
         // What could not be removed is tried again with the next change; until then it times out.
-        _ = self.flows.clear(&node);
+        _ = self.flows.clear(&self.node);
     }
 }
 
@@ -355,6 +358,8 @@ impl Dataplane for Userspace {
             process.relay().leave_family(self.family);
         } else {
             process.relay().close_family(self.family);
+            // What could not be removed times out.
+            _ = self.flows.abandon(&self.node);
         }
         self.served.clear();
         process.claims(self.family).clear();

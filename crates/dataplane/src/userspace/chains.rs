@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use ferrule_core::desired::FrontendKind;
 use ferrule_core::facts::{Facts, NodePorts};
 use ferrule_core::model::{Family, Port, PortKey, Protocol, parse_ip};
-use ferrule_kernel::xt::{Table, XtError};
+use ferrule_kernel::xt::Table;
 use ipnet::IpNet;
 
 use super::Options;
@@ -241,14 +241,7 @@ impl PortalChains {
     /// # Errors
     /// There is no iptables for this family, or it does not work here.
     pub fn open(family: Family) -> io::Result<Self> {
-        let xt = xtables::open(family).map_err(|error| {
-            let kind = match &error {
-                XtError::Unusable { source, .. } => source.kind(),
-                XtError::Missing { .. } => io::ErrorKind::Unsupported,
-                XtError::Locked { .. } | XtError::Refused { .. } => io::ErrorKind::Other,
-            };
-            io::Error::new(kind, error)
-        })?;
+        let xt = xtables::open(family).map_err(|error| io::Error::new(error.kind(), error))?;
         Ok(Self {
             tables: Tables::new(family, &LAYOUT, xt),
             written: None,

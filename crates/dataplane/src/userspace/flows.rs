@@ -88,6 +88,29 @@ impl<T: Transport> StaleFlows<T> {
         self.judge.owed.clear();
         Ok(removed)
     }
+
+    /// Removes the flows that lead to proxy ports, now that nobody listens there: a client that keeps
+    /// its port would be refused for as long as it asks. Flows of other modes to the same addresses
+    /// are left alone.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn abandon(&mut self, node: &[IpAddr]) -> io::Result<usize> {
+        if self.judge.led.is_empty() {
+            return Ok(0);
+        }
+        let filter = Filter::protocol(kernel_family(self.judge.family), UDP);
+        let is_ours = |flow: &Flow| {
+            let (to, answers) = (flow.original.destination, flow.reply.source);
+            self.judge.leads_here(to, answers, node)
+        };
+        let found = self.conntrack.flows(&filter, is_ours).map_err(said)?;
+        self.judge.led.clear();
+        if found.flows.is_empty() {
+            return Ok(0);
+        }
+        self.conntrack.delete(&found.flows).map_err(said)
+    }
 }
 
 impl Judge {
@@ -121,6 +144,20 @@ impl Judge {
         }
     }
 
+    /// Whether a flow to an address is answered by the proxy port of that address.
+    fn leads_here(&self, to: SocketAddr, answers: SocketAddr, node: &[IpAddr]) -> bool {
+        let Some(port) = Port::new(to.port().into()) else {
+            return false;
+        };
+        let exact = self.led.get(&(Some(to.ip()), port));
+        let on_node = || {
+            self.led
+                .get(&(None, port))
+                .filter(|_| node.contains(&to.ip()))
+        };
+        exact.or_else(on_node) == Some(&answers.port())
+    }
+
     /// The address in question that a flow is to. An address with its port says more than a port
     /// alone.
     fn address(&self, to: SocketAddr, node: &[IpAddr]) -> Option<Address> {
@@ -132,5 +169,40 @@ impl Judge {
         let node_port = (None, port);
         let on_node = self.owed.contains(&node_port) && node.contains(&to.ip());
         on_node.then_some(node_port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn only_flows_to_proxy_ports_are_abandoned() {
+        let mut judge = Judge {
+            family: Family::V4,
+            led: BTreeMap::new(),
+            owed: BTreeSet::new(),
+        };
+        let dns = address("10.96.0.10:53");
+        judge
+            .led
+            .insert((Some(dns.ip()), Port::new(53).unwrap()), 40_001);
+        judge.led.insert((None, Port::new(30_053).unwrap()), 40_002);
+        let node = [address("192.0.2.1:0").ip()];
+        for (to, answers, ours) in [
+            ("10.96.0.10:53", "10.1.0.1:40001", true),
+            // Another mode serves the same address already.
+            ("10.96.0.10:53", "10.1.0.5:5353", false),
+            ("192.0.2.1:30053", "192.0.2.1:40002", true),
+            ("192.0.2.9:30053", "192.0.2.9:40002", false),
+            ("10.96.0.11:53", "10.1.0.1:40001", false),
+        ] {
+            let leads = judge.leads_here(address(to), address(answers), &node);
+            assert_eq!(leads, ours, "{to} answered by {answers}");
+        }
     }
 }

@@ -161,7 +161,9 @@ fn iptables(flavour: Flavour, family: Family, knobs: Knobs) -> io::Result<Iptabl
         XtError::Missing { .. } | XtError::Unusable { .. } => {
             io::Error::new(io::ErrorKind::Unsupported, error)
         }
-        XtError::Locked { .. } | XtError::Refused { .. } => io::Error::other(error),
+        XtError::Locked { .. } | XtError::NotPermitted { .. } | XtError::Refused { .. } => {
+            io::Error::other(error)
+        }
     })?;
     let options = iptables::Options {
         mark: knobs.mark,

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "these tests run the program")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod commands;
 mod flush;
 mod iptables;
 mod missing;

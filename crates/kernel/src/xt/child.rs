@@ -17,6 +17,12 @@ const RESOURCE_PROBLEM: i32 = 4;
 /// How the message names it. Without the right to change rules the exit status is the same.
 const LOCK: &str = "xtables lock";
 
+/// How messages end without the right to change rules, in both flavours.
+const NOT_PERMITTED: &str = "Permission denied (you must be root)";
+
+/// What iptables needs, by bit: the legacy flavour opens a raw socket.
+const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+
 /// How messages about the first contact with the kernel begin, in both flavours.
 const BEGINNINGS: [&str; 4] = [
     "can't initialize ",
@@ -104,12 +110,33 @@ fn failure(name: &str, status: ExitStatus, errors: &str) -> XtError {
     match faulty_line(errors) {
         None if is_lock => XtError::Locked { program, message },
         None if says(&BEGINNINGS) && says(&ABSENCES) => XtError::Missing { program, message },
+        None if errors.contains(NOT_PERMITTED) => {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+            let message = format!("needs {}: {message}", needs(&status));
+            XtError::NotPermitted { program, message }
+        }
         line => XtError::Refused {
             program,
             line,
             message,
         },
     }
+}
+
+/// The capabilities that a program started here would lack, by the status of this thread. If it has
+/// all of them, they are not over this network.
+fn needs(status: &str) -> String {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let bits = bits.unwrap_or_default();
+    let lacks = CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| bits & (1 << bit) == 0);
+    let names: Vec<_> = lacks.map(|(_, name)| *name).collect();
+    if names.is_empty() {
+        return "CAP_NET_ADMIN over this network".to_owned();
+    }
+    names.join(" and ")
 }
 
 /// The line of the input that a message names: `line 3 failed`, `line 3: …`, or
@@ -130,6 +157,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        let needs = |bits: &str| needs(&format!("Name:\tx\nCapEff:\t{bits}\nCapBnd:\t0\n"));
+        assert_eq!(needs("0000000000000000"), "CAP_NET_ADMIN and CAP_NET_RAW");
+        assert_eq!(needs("0000000000001000"), "CAP_NET_RAW");
+        assert_eq!(needs("0000000000003000"), "CAP_NET_ADMIN over this network");
+    }
 
     #[test]
     fn the_line_at_fault_is_found_in_every_wording() {
@@ -200,7 +235,10 @@ mod tests {
             let error = failure("iptables", ExitStatus::from_raw(3 << 8), message);
             match error {
                 XtError::Missing { .. } => assert!(missing, "{message}"),
-                XtError::Refused { .. } => assert!(!missing, "{message}"),
+                XtError::NotPermitted { .. } => assert!(message.contains("root"), "{message}"),
+                XtError::Refused { .. } => {
+                    assert!(!missing && !message.contains("root"), "{message}");
+                }
                 other => panic!("{message}: {other}"),
             }
         }
