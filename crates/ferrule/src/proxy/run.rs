@@ -114,11 +114,7 @@ impl<'a> Program<'a> {
         let runtime = Handle::current();
         flush_now_and_then(&runtime, config);
         let clock: Clock = Arc::new(Time::now);
-        let metrics = Arc::new(Metrics::new(config.mode()));
-        metrics.set_build(&servers::build());
-        show_relay(&metrics, relay.clone());
-        let gates = options.gates.iter();
-        metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
+        let metrics = metrics(options, relay.clone());
         let health = config.healthz_address().map(|_| {
             let period = config.sync_period.to_std();
             Arc::new(ProxyHealth::new(
@@ -363,6 +359,16 @@ fn prepare(host: &Host, config: &Config) -> anyhow::Result<()> {
         tracing::debug!(err = %error, "Failed to set the OOM score");
     }
     Ok(())
+}
+
+/// The metrics, with what is known before anything runs.
+fn metrics(options: &Options, relay: Option<Arc<Process>>) -> Arc<Metrics> {
+    let metrics = Arc::new(Metrics::new(options.config.mode()));
+    metrics.set_build(&servers::build());
+    let gates = options.gates.iter();
+    metrics.set_features(gates.map(|(name, stage, on)| (name, stage.label(), on)));
+    show_relay(&metrics, relay);
+    metrics
 }
 
 /// Has what the relay does shown, where there is one.
