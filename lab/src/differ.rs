@@ -33,7 +33,7 @@ use matrix::{Cell, CellKey, Difference};
 use sticky::Met;
 
 /// Where the objects of random clusters lie.
-const NAMESPACE: &str = "differ";
+pub const NAMESPACE: &str = "differ";
 /// Silence is believed after this long at first; where it makes a difference, after longer.
 const GLANCE: Duration = Duration::from_millis(60);
 const STARE: Duration = Duration::from_millis(1500);
@@ -401,6 +401,13 @@ fn at_once<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Resu
 }
 
 /// The Kubernetes objects of a state, by path.
+/// The objects of the cluster with this seed, in its last state.
+pub fn cluster_of(seed: u64) -> Result<Vec<Value>> {
+    let history = draw::history(seed);
+    let last = history.last().context("a cluster without states")?;
+    Ok(objects(last)?.into_values().collect())
+}
+
 fn objects(state: &State) -> Result<BTreeMap<String, Value>> {
     let mut memory = Memory::default();
     let mut all = BTreeMap::new();

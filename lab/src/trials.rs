@@ -6,6 +6,7 @@
 
 mod access;
 mod config;
+mod formats;
 mod lists;
 mod migrate;
 mod server;
@@ -70,6 +71,11 @@ pub const ALL: &[Trial] = &[
         "lists",
         "Lists are streamed, and asked for in one piece where either side does not stream",
         lists::lists,
+    ),
+    trial(
+        "formats",
+        "Random objects give the same rules, whether they come in protobuf or in JSON",
+        formats::formats,
     ),
     trial(
         "token-replaced",
