@@ -41,9 +41,9 @@ fn there<T: Send + 'static>(world: &World, work: impl FnOnce() -> T + Send + 'st
     world.node.run(work)
 }
 
-/// Ports on which anybody listens, as the kernel lists them.
-fn listeners(world: &World) -> BTreeSet<u16> {
-    let listed = there(world, || run("ss", &["-Hltnu"]));
+/// Ports on which anybody listens, as `ss` lists them with these options.
+fn listeners(world: &World, options: &'static str) -> BTreeSet<u16> {
+    let listed = there(world, move || run("ss", &[options]));
     let lines = listed.lines();
     let locals = lines.filter_map(|line| line.split_whitespace().nth(4));
     locals
@@ -54,7 +54,7 @@ fn listeners(world: &World) -> BTreeSet<u16> {
 
 /// Ports on which the proxy listens.
 fn listening(world: &World) -> BTreeSet<u16> {
-    let mut ports = listeners(world);
+    let mut ports = listeners(world, "-Hltnu");
     ports.retain(|port| *port > 32767);
     ports
 }
@@ -207,7 +207,7 @@ fn a_node_port_that_another_process_has_is_left_to_it() {
         );
         // It is tried again with every change.
         drop(held);
-        until(|| !listeners(world).contains(&NODE_PORT));
+        until(|| !listeners(world, "-Hltn").contains(&NODE_PORT));
         scene.slice(world.pods("all", &[1, 2])).step();
         world
             .ask(Protocol::Tcp, Kind::NodePort, 1)
