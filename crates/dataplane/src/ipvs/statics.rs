@@ -104,6 +104,9 @@ struct Builder<'a> {
 /// Destination address and port.
 const DST: &str = "dst,dst";
 
+/// The first packet of a connection.
+const NEW: Part = Part::State("NEW");
+
 fn comment(text: &str) -> Part {
     Part::Comment(text.into())
 }
@@ -264,14 +267,16 @@ impl Builder<'_> {
         vec![self.rule(Set::HealthCheck, "dst", &[], Target::Accept)]
     }
 
-    /// Here packets still have the Service's address as destination, except those of this node.
+    /// Here packets still have the Service's address as destination, except those of this node. What
+    /// is connected goes on when a policy or the last local endpoint goes.
     fn firewall(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         if self.has(Set::NoEndpoint) {
-            rules.push(self.rule(Set::NoEndpoint, DST, &[], Target::Drop));
+            rules.push(self.rule(Set::NoEndpoint, DST, &[NEW], Target::Drop));
         }
         if self.has(Set::NoLocalEndpoint) {
-            let outside: Vec<Part> = self.not_from_pods().into_iter().collect();
+            let outside = std::iter::once(NEW).chain(self.not_from_pods());
+            let outside: Vec<Part> = outside.collect();
             rules.push(self.rule(Set::NoLocalEndpoint, DST, &outside, Target::Drop));
         }
         if self.has(Set::Firewalled) {
@@ -306,7 +311,7 @@ impl Builder<'_> {
             .map(|(set, fields)| Rule::new([self.bare(set, fields)], Target::Return))
             .collect();
         rules.push(Rule::new(
-            [Part::State("NEW"), self.bare(Set::Addresses, "dst")],
+            [NEW, self.bare(Set::Addresses, "dst")],
             Target::Reject,
         ));
         rules

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ferrule_core::model::Family;
+use ferrule_core::model::{Family, Slice};
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::ipvs::{Options, Timeouts, prepare};
 use ferrule_kernel::ipset::Type;
 use ferrule_kernel::ipvs::Ipvs as Kernel;
+use ferrule_testbed::cluster::{eps, service};
 use ferrule_testbed::local;
 
 use crate::support::*;
@@ -412,5 +413,46 @@ fn ipvs_004_a_scheduler_that_is_in_use_is_not_tried() {
         scene.run("ipvsadm", &format!("-E -t {trial} -s lc"));
         open();
         assert!(scene.servers().is_empty(), "rr was tried");
+    });
+}
+
+#[test]
+fn at_five_thousand_virtual_servers_a_change_touches_only_what_changed() {
+    const MANY: u16 = 5000;
+    in_family(Family::V4, |lab| {
+        let address = |number: u16| -> std::net::IpAddr {
+            let [high, low] = number.to_be_bytes();
+            [10, 97, high, low].into()
+        };
+        let name = |number: u16| format!("web-{number}");
+        let slice = |number: u16, pods: &[(std::net::IpAddr, bool)]| {
+            let service = service(&name(number)).at(address(number));
+            Slice::of(&service, 8080, &eps(pods))
+        };
+        let both = [(lab.here_ip(), true), (lab.far_ip(), false)];
+        let mut scene = Scene::new(lab);
+        for number in 1..=MANY {
+            scene
+                .service(service(&name(number)).at(address(number)))
+                .slice(slice(number, &both));
+        }
+        scene.whole();
+        let before = scene.servers();
+        assert_eq!(before.len(), usize::from(MANY));
+        // Less, more, and another one in the place of one: each is a step per destination.
+        let other = (lab.pod_ip(), false);
+        for (pods, steps) in [(&both[..1], 1), (&both[..], 1), (&[both[0], other], 2)] {
+            scene.slice(slice(2500, pods));
+            assert_eq!(scene.step(), steps, "{pods:?}");
+        }
+        let after = scene.servers();
+        let changed = before
+            .iter()
+            .filter(|(key, server)| after[*key] != **server);
+        let changed: Vec<_> = changed.map(|(key, _)| key.address).collect();
+        assert_eq!(changed, [address(2500)]);
+        scene.no_service(&name(2500));
+        assert_eq!(scene.step(), 4, "server, address, and an entry for each");
+        assert_eq!(scene.servers().len(), usize::from(MANY) - 1);
     });
 }

@@ -19,12 +19,17 @@ use ferrule_testbed::{Place, leave_out};
 /// Runs a test in both families, each in a lab whose node can be programmed.
 pub fn everywhere(test: fn(&Lab)) {
     for family in Family::ALL {
-        let Some(lab) = Lab::open(family) else {
-            return;
-        };
-        if is_there(&lab.node, family) {
-            test(&lab);
-        }
+        in_family(family, test);
+    }
+}
+
+/// Runs a test in one family, where the other has nothing to add.
+pub fn in_family(family: Family, test: fn(&Lab)) {
+    let Some(lab) = Lab::open(family) else {
+        return;
+    };
+    if is_there(&lab.node, family) {
+        test(&lab);
     }
 }
 

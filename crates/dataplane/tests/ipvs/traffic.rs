@@ -1,6 +1,8 @@
 //! Packets through virtual servers, and what pods see of their clients.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ferrule_testbed::{Answer, EXTERNAL, KINDS, Kind, Protocol, SIDES, Side, local};
@@ -197,5 +199,25 @@ fn ipvs_042_other_ports_of_an_address_are_refused() {
             ask.port = 22;
             assert_eq!(ask.put(&lab.pod), Answer::Refused, "{kind:?}");
         }
+    });
+}
+
+#[test]
+fn who_is_connected_goes_on_when_a_policy_keeps_others_out() {
+    everywhere(|lab| {
+        let mut scene = scene(lab, &[2]);
+        let to = lab.target(Kind::LoadBalancerIp, 1);
+        let mut stream = lab.out.run(move || TcpStream::connect(to).unwrap());
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stream.read_exact(&mut byte).unwrap();
+        }
+        scene.service(local(lab.full("all", 1))).step();
+        let ask = lab.ask(Protocol::Tcp, Kind::LoadBalancerIp, 1);
+        let answered = ferrule_testbed::Ask::unanswered(&[(&lab.out, ask)]);
+        assert!(answered.is_empty(), "{answered:?}");
+        stream.write_all(b"?").unwrap();
+        stream.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"?");
     });
 }
