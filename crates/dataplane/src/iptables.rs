@@ -30,9 +30,11 @@ pub(crate) mod names;
 mod probe;
 mod render;
 mod statics;
+mod verify;
 
 pub use apply::Iptables;
 pub(crate) use layout::LAYOUT;
+pub use verify::{verify, verify_by};
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,7 @@ mod statics;
 #[cfg(test)]
 mod tests;
 mod text;
+mod verify;
 mod wanted;
 mod watch;
 
@@ -39,6 +40,7 @@ pub(crate) use layout::LAYOUT;
 pub(crate) use names::LINK;
 pub use prepare::{PrepareError, prepare};
 pub use removal::remove;
+pub use verify::verify;
 
 /// What the administrator decides.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod listen;
 pub mod nftables;
 mod probe;
 pub mod userspace;
+pub mod verify;
 mod xtables;
 
 pub use dry_run::DryRun;

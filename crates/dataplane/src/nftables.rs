@@ -24,6 +24,7 @@ mod batch;
 mod create;
 mod diff;
 mod isolate;
+mod kube_proxy;
 pub(crate) mod names;
 mod probe;
 pub(crate) mod program;
@@ -32,11 +33,14 @@ mod ruleset;
 #[cfg(test)]
 mod tests;
 mod text;
+mod verify;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::NoSyntax;
 pub use probe::open_supported;
 pub use text::text;
+pub(crate) use verify::{Words, elements_of_set, rules_of_chain};
+pub use verify::{verify, verify_over};
 
 /// What the administrator decides about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,10 +31,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod verify;
 
 pub use apply::Userspace;
 pub use process::Process;
 pub use text::text;
+pub use verify::verify;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -35,6 +35,7 @@ pub(crate) mod ruleset;
 #[cfg(test)]
 mod sample;
 pub(crate) mod tables;
+pub(crate) mod verify;
 
 /// Chains that kubelet makes in its flavour of iptables, so that other programs can find it out.
 const KUBELET_HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];

@@ -1,4 +1,4 @@
-//! The command line of the verbs that inspect: `desired`, `render` and `explain`.
+//! The command line of the verbs that inspect: `desired`, `render`, `explain` and `verify`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -45,6 +45,15 @@ pub enum Verb {
     /// Exit code 0 for an answer, 3 if there is no such Service or address, 4 if it exists and
     /// cannot work.
     Explain(ExplainArgs),
+    /// Compare the kernel of this node with what is desired, and print every difference
+    ///
+    /// Reads the cluster once, from files or from an API server, and the kernel's rules, also those
+    /// that kube-proxy wrote in modes iptables and nftables. Writes nothing. A difference is printed
+    /// on one line: what is missing, unexpected or different, in the words of the mode's own tool,
+    /// and the Service that it belongs to. The exit code is 0 if there is none and 1 if there are
+    /// some; 2 if the command line, a file or the configuration makes no sense, 3 if the kernel's
+    /// rules cannot be read, 4 if the API server does not answer.
+    Verify(VerifyArgs),
     /// Write man pages and shell completions into a folder
     #[cfg(feature = "manual")]
     #[command(hide = true)]
@@ -120,6 +129,87 @@ pub struct RenderArgs {
     /// nftables the configuration file has it
     #[arg(long, value_name = "BIT", value_parser = clap::value_parser!(i32).range(0..32))]
     pub iptables_masquerade_bit: Option<i32>,
+}
+
+/// Arguments of `ferrule verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// File or folder of YAML or JSON with the cluster; otherwise an API server is asked
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Option<PathBuf>,
+
+    /// Name of this node's Node [default: the name of this machine]
+    #[arg(long, value_name = "NAME", alias = "hostname-override")]
+    pub node: Option<String>,
+
+    /// Only this address family
+    #[arg(long)]
+    pub family: Option<FamilyArg>,
+
+    /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// How Services are programmed
+    #[arg(long, visible_alias = "mode", value_parser = mode_parser())]
+    pub proxy_mode: Option<&'static Mode>,
+
+    /// How to reach the API server
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub kubeconfig: Option<String>,
+
+    /// Address of the API server, instead of the one in the kubeconfig
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub master: Option<String>,
+
+    /// Seconds that the API server may take to send all objects
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub timeout: u64,
+
+    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr)]
+    pub cluster_cidr: Vec<IpNet>,
+
+    /// Masquerade all traffic to cluster IPs
+    #[arg(long)]
+    pub masquerade_all: bool,
+
+    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
+    /// [default: all, in mode nftables primary]
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address)]
+    pub nodeport_addresses: Vec<String>,
+
+    /// Bit of the packet mark that asks for masquerading, in modes iptables and ipvs; for mode
+    /// nftables the configuration file has it
+    #[arg(long, value_name = "BIT", value_parser = clap::value_parser!(i32).range(0..32))]
+    pub iptables_masquerade_bit: Option<i32>,
+
+    /// A line for each difference, or JSON
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+
+    /// Repeat until interrupted, and print only what changes
+    #[arg(short, long)]
+    pub watch: bool,
+
+    /// Seconds between two comparisons of --watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub every: u64,
+}
+
+impl VerifyArgs {
+    /// What it has in common with the verbs that only read files.
+    pub fn cluster(&self, node: String) -> ClusterArgs {
+        ClusterArgs {
+            manifests: self.manifests.clone().unwrap_or_default(),
+            node,
+            family: self.family,
+            config: self.config.clone(),
+            cluster_cidr: self.cluster_cidr.clone(),
+            masquerade_all: self.masquerade_all,
+            nodeport_addresses: self.nodeport_addresses.clone(),
+        }
+    }
 }
 
 /// Arguments of `ferrule explain`.

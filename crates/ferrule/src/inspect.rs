@@ -1,4 +1,4 @@
-//! What `ferrule desired` and `ferrule render` share: settings and a view of the cluster.
+//! What `ferrule desired`, `ferrule render` and `ferrule verify` share: settings and a view of the cluster.
 //!
 //! In: a folder of manifests, and settings from flags or a configuration file. Out: the desired
 //! state. Problems in the input are reported on standard error, so that standard output stays

@@ -28,6 +28,7 @@ mod sync;
 mod systemd;
 #[cfg(test)]
 mod test_log;
+mod verify;
 mod version;
 mod watch;
 
@@ -47,6 +48,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     }
     let done = |()| ExitCode::SUCCESS;
     let result = match cli::Cli::parse_from(arguments).verb {
+        cli::Verb::Verify(arguments) => return verify::run(&arguments),
         cli::Verb::Desired(arguments) => desired::run(&arguments).map(done),
         cli::Verb::Render(arguments) => render::run(&arguments).map(done),
         cli::Verb::Explain(arguments) => explain::run(&arguments),

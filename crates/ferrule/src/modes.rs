@@ -19,6 +19,7 @@ use ferrule_dataplane::ipvs::{self, Ipvs};
 use ferrule_dataplane::nftables::{self, Nftables};
 use ferrule_dataplane::userspace::relay::Notice;
 use ferrule_dataplane::userspace::{self, Process, Userspace};
+use ferrule_dataplane::verify::Report;
 use ferrule_dataplane::{Applied, Dataplane, Writers, error_chain};
 
 use crate::config::Config;
@@ -59,6 +60,8 @@ pub struct Mode {
     pub chains: &'static str,
     /// What it would program, as text for the tool that its administrators use.
     pub render: fn(&Desired, Family, &Config, &[IpAddr]) -> anyhow::Result<String>,
+    /// How the kernel differs from what it would program, in the words of that tool. Writes nothing.
+    pub verify: fn(&Desired, Family, &Config, &[IpAddr]) -> io::Result<Report>,
     /// What becomes of its rules when the program ends.
     pub on_exit: OnExit,
     /// What becomes of connections to endpoints that get no new ones.
@@ -203,6 +206,9 @@ static IPTABLES: Mode = Mode {
         let options = config.iptables_options();
         Ok(iptables::render(desired, family, options, local))
     },
+    verify: |desired, family, config, local| {
+        iptables::verify(desired, family, config.iptables_options(), local)
+    },
     on_exit: OnExit::Keep,
     connections: Connections::Tracked,
 };
@@ -235,6 +241,9 @@ static NFTABLES: Mode = Mode {
     render: |desired, family, config, _| {
         let options = config.nftables_options();
         Ok(nftables::text(desired, family, options)?)
+    },
+    verify: |desired, family, config, _| {
+        nftables::verify(desired, family, config.nftables_options())
     },
     on_exit: OnExit::Keep,
     connections: Connections::Tracked,
@@ -274,6 +283,9 @@ static IPVS: Mode = Mode {
         let options = config.ipvs_options();
         Ok(ipvs::render(desired, family, &options, local))
     },
+    verify: |desired, family, config, local| {
+        ipvs::verify(desired, family, &config.ipvs_options(), local)
+    },
     on_exit: OnExit::Keep,
     connections: Connections::Drained,
 };
@@ -308,6 +320,9 @@ static USERSPACE: Mode = Mode {
     render: |desired, family, config, _| {
         let options = config.userspace_options();
         Ok(userspace::text(desired, family, &options)?)
+    },
+    verify: |desired, family, config, _| {
+        userspace::verify(desired, family, &config.userspace_options())
     },
     on_exit: OnExit::Remove,
     connections: Connections::Relayed,

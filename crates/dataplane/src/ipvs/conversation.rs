@@ -179,6 +179,11 @@ impl<T: Transport> Conversation<T> {
             .collect())
     }
 
+    /// Whether a set is as we make it.
+    pub fn has_shape(&self, set: Set, header: &Header) -> bool {
+        has_shape(header, &self.shape(set, set.name(self.family)))
+    }
+
     fn shape(&self, set: Set, name: &str) -> ipset::Set {
         ipset::Set {
             name: name.to_owned(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ferrule_core::desired::Desired;
 use ferrule_core::model::Family;
@@ -40,7 +40,7 @@ pub fn text(desired: &Desired, family: Family, options: &Options, local: &[IpAdd
     }
     text.line("# ipset restore");
     for set in Set::ALL {
-        text.create(set, family);
+        text.line(&create(set, family));
         for item in wanted.items() {
             if let Item::Entry(of, entry) = item
                 && *of == set
@@ -71,42 +71,53 @@ impl Text {
     }
 
     fn server(&mut self, key: &ServerKey, service: &Service) {
-        let server = server(key);
-        let mut line = format!("-A {server} -s {}", service.scheduler);
-        if service.flags & Server::SCHEDULER_2 != 0 {
-            line.push_str(" -b mh-port");
+        self.line(&server(key, service));
+        for to in service.destinations.iter() {
+            self.line(&destination(key, to));
         }
-        if service.flags & Server::PERSISTENT != 0 {
-            write!(line, " -p {}", service.timeout).expect("a string takes all text");
-        }
-        self.line(&line);
-        for destination in service.destinations.iter() {
-            self.line(&format!("-a {server} -r {destination} -m -w 1"));
-        }
-    }
-
-    fn create(&mut self, set: Set, family: Family) {
-        let (name, kind) = (set.name(family), set.kind());
-        let family = match family {
-            Family::V4 => "inet",
-            Family::V6 => "inet6",
-        };
-        self.line(&match kind {
-            Type::BitmapPort => format!("create {name} {} range 0-65535", kind.name()),
-            _ => format!(
-                "create {name} {} family {family} hashsize 1024 maxelem {ROOM}",
-                kind.name()
-            ),
-        });
     }
 }
 
-fn server(key: &ServerKey) -> String {
+/// A virtual server in the words of `ipvsadm`.
+pub fn server(key: &ServerKey, service: &Service) -> String {
+    let mut line = format!("-A {} -s {}", address(key), service.scheduler);
+    if service.flags & Server::SCHEDULER_2 != 0 {
+        line.push_str(" -b mh-port");
+    }
+    if service.flags & Server::PERSISTENT != 0 {
+        write!(line, " -p {}", service.timeout).expect("a string takes all text");
+    }
+    line
+}
+
+/// A destination in the words of `ipvsadm`.
+pub fn destination(key: &ServerKey, to: &SocketAddr) -> String {
+    format!("-a {} -r {to} -m -w 1", address(key))
+}
+
+/// A set in the words of `ipset`.
+pub fn create(set: Set, family: Family) -> String {
+    let (name, kind) = (set.name(family), set.kind());
+    let family = match family {
+        Family::V4 => "inet",
+        Family::V6 => "inet6",
+    };
+    match kind {
+        Type::BitmapPort => format!("create {name} {} range 0-65535", kind.name()),
+        _ => format!(
+            "create {name} {} family {family} hashsize 1024 maxelem {ROOM}",
+            kind.name()
+        ),
+    }
+}
+
+/// The address of a virtual server in the words of `ipvsadm`.
+pub fn address(key: &ServerKey) -> String {
     let option = match key.protocol {
         17 => "-u",
         132 => "--sctp-service",
         _ => "-t",
     };
-    let socket = std::net::SocketAddr::new(key.address, key.port);
+    let socket = SocketAddr::new(key.address, key.port);
     format!("{option} {socket}")
 }

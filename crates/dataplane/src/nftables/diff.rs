@@ -18,8 +18,7 @@ use crate::kernel_family;
 mod spans;
 mod unused;
 
-use unused::Unused;
-pub use unused::{Strangers, strangers};
+pub use unused::{Strangers, Unused, strangers};
 
 /// One thing that is done to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -451,7 +450,8 @@ fn replace_rules(chain: &str, old: &[&Rule], new: &[&Rule]) -> Vec<Step> {
     steps
 }
 
-fn by_chain<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeMap<&'a str, Vec<&'a Rule>> {
+/// Rules by the name of their chain, in order.
+pub fn by_chain<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeMap<&'a str, Vec<&'a Rule>> {
     let mut chains: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
     for rule in rules {
         chains.entry(&rule.chain).or_default().push(rule);
@@ -459,7 +459,8 @@ fn by_chain<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BTreeMap<&'a str, 
     chains
 }
 
-fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a Rule] {
+/// The rules of one chain.
+pub fn of<'a, 'b>(rules: &'b BTreeMap<&str, Vec<&'a Rule>>, chain: &str) -> &'b [&'a Rule] {
     rules.get(chain).map_or(&[], Vec::as_slice)
 }
 

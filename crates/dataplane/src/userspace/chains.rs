@@ -17,6 +17,7 @@ use ipnet::IpNet;
 
 use super::Options;
 use super::plan::{Change, Portal, Served};
+use crate::verify::Report;
 use crate::xtables::chain::{Chain, TableChain};
 use crate::xtables::counts::RuleCounts;
 use crate::xtables::diff;
@@ -26,6 +27,7 @@ use crate::xtables::removal::removal;
 use crate::xtables::rule::{Part, Place, Rule, Target};
 use crate::xtables::ruleset::{PortRules, RuleIndex, Ruleset, Statics};
 use crate::xtables::tables::Tables;
+use crate::xtables::verify::Comparison;
 use crate::{ApplyError, RuleCount, Watcher, xtables};
 
 const CONTAINER: Chain = Chain::new("KUBE-PORTALS-CONTAINER");
@@ -326,6 +328,20 @@ impl PortalChains {
         let sent = self.tables.reconcile(|there| removal(&[&LAYOUT], there));
         let sent = sent.map_err(|failure| ApplyError::from(failure.error))?;
         Ok(sent.steps)
+    }
+
+    /// How the chains differ from what is wanted. Nothing is written.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn verify(&mut self, wanted: &Ruleset, family: Family) -> io::Result<Report> {
+        let comparison = Comparison {
+            layout: &LAYOUT,
+            others: &[],
+            wanted,
+            tolerates_idle: false,
+        };
+        comparison.of(&mut self.tables, family)
     }
 
     /// Watchers for external changes.

@@ -103,7 +103,7 @@ impl<'a> Installed<'a> {
     }
 
     /// The rules of a chain, without its name; `None` if there is no such chain.
-    fn chain(&self, table: Table, name: &str) -> Option<&[&'a str]> {
+    pub fn chain(&self, table: Table, name: &str) -> Option<&[&'a str]> {
         let rules = self.tables.get(&table)?.get(name)?;
         Some(rules)
     }

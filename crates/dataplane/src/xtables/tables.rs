@@ -4,7 +4,7 @@
 //! names the Service port at fault, as far as that is known.
 
 use ferrule_core::model::Family;
-use ferrule_kernel::xt::{Flavour, Table, Version, Xt};
+use ferrule_kernel::xt::{Flavour, Table, Version, Xt, XtError};
 
 use super::canary::Canary;
 use super::counts::RuleCounts;
@@ -122,16 +122,29 @@ impl Tables {
         }
     }
 
+    /// What is asked of what the kernel itself lists; `None` where it cannot be asked directly.
+    pub fn ask<R>(&mut self, question: impl FnOnce(&dyn Inventory) -> R) -> Option<R> {
+        let listing = self.link.as_mut()?.list().ok()?;
+        Some(question(&listing))
+    }
+
+    /// What is in the tables, as programs print it.
+    ///
+    /// # Errors
+    /// See [`XtError`].
+    pub fn saved(&self) -> Result<Saved, XtError> {
+        let mut saved = Saved::default();
+        for table in Table::ALL {
+            saved.add(self.layout, table, self.xt.save(table))?;
+        }
+        Ok(saved)
+    }
+
     fn reconcile_by_programs(
         &self,
         plan: impl Fn(&dyn Inventory) -> Document,
     ) -> Result<Sent, Failure> {
-        let mut saved = Saved::default();
-        for table in Table::ALL {
-            let printed = self.xt.save(table);
-            let added = saved.add(self.layout, table, printed);
-            added.map_err(Failure::unwritten)?;
-        }
+        let saved = self.saved().map_err(Failure::unwritten)?;
         let mut document = plan(&saved.installed(self.family));
         document.retain(|table| saved.has(table));
         self.restore(&document)

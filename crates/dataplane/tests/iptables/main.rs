@@ -15,3 +15,4 @@ mod recorded;
 mod rules;
 mod state;
 mod support;
+mod verify;

@@ -11,7 +11,7 @@ use crate::support::*;
 
 /// Something that happens to one of a few Services.
 #[derive(Clone, Debug)]
-enum Happening {
+pub enum Happening {
     Service {
         number: u8,
         /// Whose addresses it has; two may claim the same ones.
@@ -29,7 +29,7 @@ enum Happening {
     Gone(u8),
 }
 
-fn happenings() -> impl Strategy<Value = Happening> {
+pub fn happenings() -> impl Strategy<Value = Happening> {
     let number = || 0..4_u8;
     let pods = proptest::collection::btree_map(1..6_u8, any::<bool>(), 0..4);
     let affinity = proptest::option::weighted(0.3, 1..3_u32);
@@ -98,7 +98,7 @@ fn drawn(family: Family, happening: &Happening) -> Option<Service> {
     Some(new)
 }
 
-fn happen(scene: &mut Scene, happening: &Happening) {
+pub fn happen(scene: &mut Scene, happening: &Happening) {
     let family = scene.family;
     match happening {
         Happening::Service { .. } => {

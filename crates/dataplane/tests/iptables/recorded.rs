@@ -9,14 +9,14 @@ use ferrule_kernel::xt::Flavour;
 use crate::support::*;
 
 /// What `iptables-save` printed, without remarks and counters.
-const RECORDED: &str = include_str!("recorded.save");
+pub const RECORDED: &str = include_str!("recorded.save");
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 /// The cluster that was recorded: every kind of address, policy and lack of endpoints.
-fn cluster(flavour: Flavour) -> Scene {
+pub fn cluster(flavour: Flavour) -> Scene {
     let mut scene = Scene::with(Family::V4, flavour, settings(&["10.128.0.0/10"]));
     scene.node(node("here").at(ip("172.31.0.1")));
     let (here, there) = (true, false);
@@ -117,7 +117,7 @@ fn ipt_090_rules_of_kube_proxy_are_adopted() {
     }
 }
 
-fn with_counters(saved: &str) -> String {
+pub fn with_counters(saved: &str) -> String {
     saved
         .lines()
         .map(|line| match line.strip_prefix(':') {

@@ -14,3 +14,4 @@ mod moving;
 mod state;
 mod support;
 mod traffic;
+mod verify;

@@ -13,7 +13,7 @@ use ferrule_testbed::local;
 use crate::support::*;
 
 /// Services with every kind of address.
-fn everything(lab: &Lab, scene: &mut Scene) {
+pub fn everything(lab: &Lab, scene: &mut Scene) {
     let ranges = match lab.family {
         Family::V4 => ["203.0.113.0/24", "203.0.114.7/32"],
         Family::V6 => ["2001:db8:1::/64", "2001:db8:2::7/128"],

@@ -9,8 +9,10 @@ use ferrule_core::facts::{Connections, Settings};
 use ferrule_core::model::Family;
 use ferrule_dataplane::host::{Addresses, Host};
 use ferrule_dataplane::ipvs::{self, Ipvs, Options, Timeouts};
+use ferrule_dataplane::verify::Report;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Scope, Work};
 use ferrule_kernel::ipset::{Header, Ipset};
+pub use ferrule_kernel::ipvs::Change;
 use ferrule_kernel::ipvs::{Counted, Ipvs as Kernel, Listed, Server, ServerKey};
 pub use ferrule_testbed::cluster::{Cluster, Objects, node};
 pub use ferrule_testbed::{Lab, run};
@@ -170,6 +172,29 @@ impl Scene {
                 .iter_mut()
                 .any(|watcher| watcher.changed(none).unwrap().is_some())
         })
+    }
+
+    /// How the node differs from what is desired.
+    pub fn verify(&mut self) -> Report {
+        let nothing = Desired::new(Settings::default());
+        let desired = std::mem::replace(&mut self.cluster.desired, nothing);
+        let (family, options) = (self.family, self.options.clone());
+        let (desired, report) = self.node.run(move || {
+            let local = Addresses::open().unwrap().list();
+            let report = ipvs::verify(&desired, family, &options, &local);
+            (desired, report)
+        });
+        self.cluster.desired = desired;
+        report.unwrap()
+    }
+
+    /// Makes a change to virtual servers beside us.
+    pub fn change(&self, change: Change) {
+        let refused = self.node.run(move || {
+            let mut kernel = Kernel::open().unwrap().unwrap();
+            kernel.commit(&[change]).unwrap()
+        });
+        assert!(refused.is_empty(), "{refused:?}");
     }
 
     /// Runs a program on the node.

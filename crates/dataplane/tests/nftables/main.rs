@@ -21,3 +21,4 @@ mod survival;
 mod takeover;
 mod text;
 mod twin;
+mod verify;

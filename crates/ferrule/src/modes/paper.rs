@@ -5,7 +5,7 @@ use std::fs;
 use ferrule_core::desired::Desired;
 use ferrule_core::facts::Connections;
 use ferrule_core::model::Family;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work, verify};
 
 use super::{Audit, Mode, OnExit, Opened, Part, Section};
 
@@ -26,6 +26,16 @@ pub static PAPER: Mode = Mode {
     },
     chains: "paper",
     render: |desired, family, _, _| Ok(lines(desired, family)),
+    verify: |desired, family, _, _| {
+        let mut report = verify::Report::default();
+        if fs::read_to_string(family.as_str())? != lines(desired, family) {
+            report.add(verify::Discrepancy::different(
+                family.as_str(),
+                "other lines",
+            ));
+        }
+        Ok(report)
+    },
     on_exit: OnExit::Remove,
     connections: Connections::Tracked,
 };
@@ -40,8 +50,9 @@ impl Dataplane for Paper {
     }
 
     fn remove(&mut self) -> Result<Applied, ApplyError> {
-        let there = fs::remove_file(self.0.as_str()).is_ok();
-        Ok(Applied::steps(usize::from(there)))
+        Ok(Applied::steps(
+            fs::remove_file(self.0.as_str()).iter().len(),
+        ))
     }
 
     fn watch(&mut self) -> Vec<Box<dyn Watcher>> {

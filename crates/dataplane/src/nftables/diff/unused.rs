@@ -30,12 +30,6 @@ pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
         .into_iter()
         .map(|container| (container.name(), container))
         .collect();
-    let is_own = |name: &str| {
-        Pick::is_name(name)
-            || names::is_stay_chain(name)
-            || names::is_sources_chain(name)
-            || names::is_former_chain(name)
-    };
     let is_own_set = |set: &Set| {
         names::is_affinity_set(set, family)
             || names::is_sources_set(set, family)
@@ -44,8 +38,8 @@ pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
     let judge_chain = |chain: &Chain| match chains.get(&chain.name) {
         Some(ours) if ours.base != chain.base => Strangers::InTheWay,
         Some(_) => Strangers::None,
-        None if is_own(&chain.name) && chain.base.is_some() => Strangers::InTheWay,
-        None if is_own(&chain.name) => Strangers::None,
+        None if is_own_chain(&chain.name) && chain.base.is_some() => Strangers::InTheWay,
+        None if is_own_chain(&chain.name) => Strangers::None,
         None => Strangers::Removable,
     };
     let judge_set = |set: &Set| match sets.get(&*set.name) {
@@ -74,6 +68,14 @@ pub fn strangers(installed: &Snapshot, family: Family) -> Strangers {
     chains.chain(sets).max().unwrap_or(Strangers::None)
 }
 
+/// Whether a chain of this name is one of ours that not every table has.
+fn is_own_chain(name: &str) -> bool {
+    Pick::is_name(name)
+        || names::is_stay_chain(name)
+        || names::is_sources_chain(name)
+        || names::is_former_chain(name)
+}
+
 /// A chain that belongs to a rule, and goes with it: `jump { … }`.
 fn is_of_a_rule(chain: &Chain) -> bool {
     chain.base.is_none() && chain.name.starts_with("__chain")
@@ -86,8 +88,8 @@ pub struct Unused<'a> {
     sets: Vec<&'a Name>,
     /// Chains that something leads to, needed or not.
     led_to: BTreeSet<&'a Name>,
-    /// Packets enter one of the chains by themselves.
-    entered: bool,
+    /// Those of the chains that packets enter by themselves.
+    entered: BTreeSet<&'a Name>,
 }
 
 impl<'a> Unused<'a> {
@@ -127,7 +129,11 @@ impl<'a> Unused<'a> {
         let sets = sets.filter(|set| !set.anonymous).map(|set| &set.name);
         let ours = |name: &Name| Container::ALL.iter().any(|ours| ours.name() == &**name);
         Self {
-            entered: chains.iter().any(|chain| chain.base.is_some()),
+            entered: chains
+                .iter()
+                .filter(|chain| chain.base.is_some())
+                .map(|chain| &chain.name)
+                .collect(),
             chains: chains.into_iter().map(|chain| &chain.name).collect(),
             sets: sets
                 .filter(|name| !ours(name) && !wanted.sets.contains_key(*name))
@@ -136,9 +142,23 @@ impl<'a> Unused<'a> {
         }
     }
 
+    /// The chains but for those of ours that nothing leads to any more.
+    pub fn strange_chains(&self) -> impl Iterator<Item = &Name> {
+        let is_idle = |name: &Name| {
+            is_own_chain(name) && !self.led_to.contains(name) && !self.entered.contains(name)
+        };
+        let chains = self.chains.iter().copied();
+        chains.filter(move |name| !is_idle(name))
+    }
+
+    /// The sets.
+    pub fn sets(&self) -> &[&'a Name] {
+        &self.sets
+    }
+
     /// Whether packets and people hardly notice.
     pub fn is_harmless(&self) -> bool {
-        !self.entered
+        self.entered.is_empty()
             && self.sets.is_empty()
             && self.chains.iter().all(|name| !self.led_to.contains(name))
     }
