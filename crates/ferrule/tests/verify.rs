@@ -52,10 +52,7 @@ impl Proxy {
         let child = Command::new(env!("CARGO_BIN_EXE_ferrule"))
             .args(["proxy", "--hostname-override=node-a"])
             .args(["--nodeport-addresses=192.0.2.0/24"])
-            .args([
-                "--healthz-bind-address=",
-                "--metrics-bind-address=127.0.0.1:0",
-            ])
+            .args(["--healthz-bind-address=", "--admin-socket="])
             .args([
                 "--conntrack-max-per-core=0",
                 "--conntrack-tcp-timeout-established=0",

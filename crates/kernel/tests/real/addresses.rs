@@ -24,7 +24,13 @@ fn find(route: &mut Route, name: &str) -> Option<Link> {
 
 /// The addresses of an interface, each with its prefix.
 fn of(route: &mut Route, link: &Link) -> Vec<(IpAddr, u8)> {
-    let all = route.addresses().unwrap();
+    // The kernel itself may still be changing addresses of other interfaces.
+    let all = loop {
+        match route.addresses() {
+            Err(error) if error.is_interrupted() => {}
+            all => break all.unwrap(),
+        }
+    };
     let those = all.iter().filter(|address| address.link == link.index);
     let mut those: Vec<_> = those.map(|a| (a.address, a.prefix)).collect();
     those.sort_unstable();

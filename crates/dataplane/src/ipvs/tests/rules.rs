@@ -146,13 +146,15 @@ fn ipvs_030_rules_about_a_set_are_there_while_it_has_entries() {
     assert_eq!(
         appearing(Set::NoLocalEndpoint),
         [format!(
-            "-A KUBE-PROXY-FIREWALL {outside} ! -s 10.1.0.0/16 -j DROP"
+            "-A KUBE-PROXY-FIREWALL {outside} -m conntrack --ctstate NEW ! -s 10.1.0.0/16 -j DROP"
         )]
     );
     let nobody = matching(Set::NoEndpoint, "dst,dst");
     assert_eq!(
         appearing(Set::NoEndpoint),
-        [format!("-A KUBE-PROXY-FIREWALL {nobody} -j DROP")]
+        [format!(
+            "-A KUBE-PROXY-FIREWALL {nobody} -m conntrack --ctstate NEW -j DROP"
+        )]
     );
     for set in [Set::HealthCheck, Set::Addresses] {
         assert_eq!(appearing(set), [] as [&str; 0]);
