@@ -25,11 +25,12 @@ use ferrule_kernel::netns;
 use ferrule_kernel::xt::{Flavour, Xt};
 use ferrule_testbed::cluster::{self, Cluster, Objects, ep};
 
+type Measure = fn(&Cluster);
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default| words.get(at).map_or(default, |word| word.parse().unwrap());
     let (services, endpoints) = (number(0, 10_000), number(1, 2));
-    type Measure = fn(&Cluster);
     for (mode, measure) in [
         ("nftables", by_nftables as Measure),
         ("iptables", by_iptables as Measure),
