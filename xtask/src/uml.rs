@@ -32,7 +32,7 @@ const WORLDS: &str = "ferrule/ipvs,kube-proxy/ipvs";
 
 /// How long a guest may run, and its memory in MiB: with tests, and with stories, which bring a whole
 /// control plane.
-const TESTS: (u32, u32) = (600, 512);
+const TESTS: (u32, u32) = (1200, 512);
 const STORIES: (u32, u32) = (7200, 1536);
 
 const INIT: &str = include_str!("uml/init.sh");
@@ -58,7 +58,7 @@ pub(crate) struct Options {
     /// The worlds that stories run in.
     #[arg(long, default_value = WORLDS)]
     worlds: String,
-    /// Switches the guest off after so many seconds: 600 with tests, 7200 with stories.
+    /// Switches the guest off after so many seconds: 1200 with tests, 7200 with stories.
     #[arg(long)]
     seconds: Option<u32>,
     /// Memory of the guest in MiB: 512 with tests, 1536 with stories. It takes what it uses, not all of
