@@ -21,7 +21,8 @@ use crate::world::World;
 
 /// Where the sentinel's server listens; its endpoint moves between the two.
 pub const PORTS: [u16; 2] = [7001, 7002];
-const ADDRESSES: [&str; 2] = ["10.96.255.1", "fd00:10:96::ff01"];
+/// Cluster IPs of the sentinel.
+pub const ADDRESSES: [&str; 2] = ["10.96.255.1", "fd00:10:96::ff01"];
 const FIRST_PORT: u16 = 20000;
 /// Far more than a failed sync needs to be tried again, also in mode ipvs of kube-proxy in User Mode
 /// Linux.

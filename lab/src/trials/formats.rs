@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::Stage;
+use crate::barrier::ADDRESSES;
 use crate::plan;
 use crate::{differ, os};
 
@@ -67,14 +68,21 @@ fn compare(stage: &mut Stage<'_>, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The rules of all nodes, as pieces in an order of their own: sets are listed in any order.
+/// The rules of all nodes, as pieces in an order of their own: sets are listed in any order. Without
+/// the Service that the lab itself moves about.
 fn rules(stage: &Stage<'_>) -> Result<Vec<String>> {
     let mut pieces = Vec::new();
     for node in plan::nodes() {
         let place = stage.lab.worlds[stage.ferrule].place(node.name)?;
         let list = || os::output(os::command("nft").args(["--stateless", "list", "ruleset"]));
         let text = place.run(list)??;
-        let lines = text.split([',', '\n']).map(str::trim);
+        let lines = text.split([',', '\n']).map(|line| {
+            let line = line.trim();
+            let line = line.strip_prefix("elements = { ").unwrap_or(line);
+            line.strip_suffix(" }").unwrap_or(line)
+        });
+        let is_own = |line: &&str| line.split(' ').any(|word| ADDRESSES.contains(&word));
+        let lines = lines.filter(|line| !is_own(line));
         pieces.extend(lines.map(|line| format!("{}: {line}", node.name)));
     }
     pieces.sort_unstable();
