@@ -198,8 +198,14 @@ fn build(targets: &[String]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The program in a message of cargo, if it is about one that was built.
+/// The test program in a message of cargo, if it is about one that was built. The program that tests
+/// run is built with them, and is none.
 fn read_program(message: &str) -> Option<Program> {
+    let (_, profile) = message.split_once("\"profile\":{")?;
+    let (profile, _) = profile.split_once('}')?;
+    if !profile.contains("\"test\":true") {
+        return None;
+    }
     let text = |name: &str| {
         let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
         let (text, _) = rest.split_once('"')?;
@@ -317,14 +323,17 @@ mod tests {
 
     #[test]
     fn a_test_program_is_read_from_what_cargo_says() {
-        let message = r#"{"target":{"src_path":"/a/main.rs"},"executable":"/a/deps/ipvs-1"}"#;
+        let message = r#"{"target":{"src_path":"/a/main.rs"},"profile":{"test":true},"executable":"/a/deps/ipvs-1"}"#;
         let program = Program {
             path: "/a/deps/ipvs-1".to_owned(),
             source: "/a/main.rs".to_owned(),
         };
         assert_eq!(read_program(message), Some(program));
-        let library = r#"{"target":{"src_path":"/a/lib.rs"},"executable":null}"#;
+        let library =
+            r#"{"target":{"src_path":"/a/lib.rs"},"profile":{"test":true},"executable":null}"#;
         assert_eq!(read_program(library), None);
+        let tested = r#"{"target":{"src_path":"/a/main.rs","test":true},"profile":{"test":false},"executable":"/a/ferrule"}"#;
+        assert_eq!(read_program(tested), None);
     }
 
     #[test]
