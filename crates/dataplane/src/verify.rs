@@ -94,6 +94,15 @@ impl Discrepancy {
     }
 }
 
+impl FromIterator<Discrepancy> for Report {
+    fn from_iter<I: IntoIterator<Item = Discrepancy>>(all: I) -> Self {
+        Self {
+            discrepancies: all.into_iter().collect(),
+            notes: BTreeSet::new(),
+        }
+    }
+}
+
 impl Report {
     /// Adds a difference.
     pub fn add(&mut self, discrepancy: Discrepancy) {

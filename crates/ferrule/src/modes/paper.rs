@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use ferrule_core::desired::Desired;
-use ferrule_core::facts::Connections;
-use ferrule_core::model::Family;
-use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work, verify};
+use ferrule_core::{desired::Desired, facts::Connections, model::Family};
+use ferrule_dataplane::verify::Discrepancy;
+use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
 
 use super::{Audit, Mode, OnExit, Opened, Part, Section};
 
@@ -27,14 +26,9 @@ pub static PAPER: Mode = Mode {
     chains: "paper",
     render: |desired, family, _, _| Ok(lines(desired, family)),
     verify: |desired, family, _, _| {
-        let mut report = verify::Report::default();
-        if fs::read_to_string(family.as_str())? != lines(desired, family) {
-            report.add(verify::Discrepancy::different(
-                family.as_str(),
-                "other lines",
-            ));
-        }
-        Ok(report)
+        let same = fs::read_to_string(family.as_str())? == lines(desired, family);
+        let other = Discrepancy::different(family.as_str(), "other lines");
+        Ok((!same).then_some(other).into_iter().collect())
     },
     on_exit: OnExit::Remove,
     connections: Connections::Tracked,
@@ -50,9 +44,8 @@ impl Dataplane for Paper {
     }
 
     fn remove(&mut self) -> Result<Applied, ApplyError> {
-        Ok(Applied::steps(
-            fs::remove_file(self.0.as_str()).iter().len(),
-        ))
+        let removed = fs::remove_file(self.0.as_str());
+        Ok(Applied::steps(removed.iter().len()))
     }
 
     fn watch(&mut self) -> Vec<Box<dyn Watcher>> {
