@@ -37,7 +37,7 @@ mod verify;
 
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::NoSyntax;
-pub use probe::open_supported;
+pub use probe::Opener;
 pub use text::text;
 pub(crate) use verify::{Words, elements_of_set, rules_of_chain};
 pub use verify::{verify, verify_over};

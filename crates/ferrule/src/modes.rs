@@ -225,9 +225,10 @@ static NFTABLES: Mode = Mode {
     packets: None,
     prepare: |_, _| Ok(()),
     open: |config| {
-        let (options, writers) = (config.nftables_options(), Writers::default());
+        let mut opener = nftables::Opener::new(config.nftables_options());
+        let writers = Writers::default();
         Ok(Opened::without_relay(move |family| {
-            let opened = nftables::open_supported(family, options).map_err(explain)?;
+            let opened = opener.open(family).map_err(explain)?;
             Ok(Box::new(opened.beside(&writers)))
         }))
     },

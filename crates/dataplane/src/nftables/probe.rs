@@ -17,41 +17,67 @@ use super::{Nftables, Options};
 use crate::probe::{PROBE, probe};
 use crate::{kernel_family, said};
 
-/// Opens a family as [`Nftables::open`] does, if the kernel can do what this mode writes for it.
-///
-/// # Errors
-/// `Unsupported`: it lacks something. Otherwise see [`Nftables::open`].
-pub fn open_supported(family: Family, options: Options) -> io::Result<Nftables> {
-    let mut nft = Nft::open()?;
-    nft.generation().map_err(said)?;
-    check(&mut nft, family, options)?;
-    Ok(Nftables::new(family, options, nft))
+/// Opens families that the kernel can program.
+#[derive(Debug)]
+pub struct Opener {
+    options: Options,
+    /// Whether the kernel lacks nothing for any family, once it was asked.
+    all: Option<bool>,
 }
 
-fn check<T: Transport>(nft: &mut Nft<T>, family: Family, options: Options) -> io::Result<()> {
-    probe(nft, everything(family, options))
+impl Opener {
+    /// Nothing is asked yet.
+    pub const fn new(options: Options) -> Self {
+        Self { options, all: None }
+    }
+
+    /// Opens a family as [`Nftables::open`] does, if the kernel can do what this mode writes for it.
+    ///
+    /// # Errors
+    /// `Unsupported`: it lacks something. Otherwise see [`Nftables::open`].
+    pub fn open(&mut self, family: Family) -> io::Result<Nftables> {
+        let mut nft = Nft::open()?;
+        nft.generation().map_err(said)?;
+        self.check(&mut nft, family)?;
+        Ok(Nftables::new(family, self.options, nft))
+    }
+
+    /// Undoing a transaction takes the kernel more than ten milliseconds, all other writers of rules
+    /// waiting. So all families are asked about together, and one by one only if something is lacking.
+    fn check<T: Transport>(&mut self, nft: &mut Nft<T>, family: Family) -> io::Result<()> {
+        let all = self
+            .all
+            .get_or_insert_with(|| probe(nft, everything(Family::ALL, self.options)).is_ok());
+        if *all {
+            return Ok(());
+        }
+        probe(nft, everything([family], self.options))
+    }
 }
 
-/// What a cluster without Services needs, and the chain of a Service with endpoints, in a table
-/// that no packet enters.
-fn everything(family: Family, options: Options) -> Batch {
-    let kernel = kernel_family(family);
+/// What a cluster without Services needs, and the chain of a Service with endpoints, in tables that
+/// no packet enters.
+fn everything(families: impl IntoIterator<Item = Family>, options: Options) -> Batch {
     let table = Table {
         flags: Table::DORMANT,
         ..Table::new(PROBE)
     };
-    let mut batch = Batch::new(kernel, PROBE);
-    let mut add = |step| put(&mut batch, &step, kernel, &table);
-    let nothing = Desired::new(Settings::default());
-    create::create([], nothing.facts(family), family, options, &mut add);
-    let context = RenderContext::new(family, options);
-    let pick = Pick {
-        match_key: MatchKey::Address,
-        first: 0,
-        draw: Draw::up_to(NonZeroU32::MIN),
-        masquerade: true,
-    };
-    add_pick(&pick, context).into_iter().for_each(add);
+    let mut batch = Batch::new(kernel_family(Family::V4), PROBE);
+    for family in families {
+        let kernel = kernel_family(family);
+        batch.go_on_in(kernel);
+        let mut add = |step| put(&mut batch, &step, kernel, &table);
+        let nothing = Desired::new(Settings::default());
+        create::create([], nothing.facts(family), family, options, &mut add);
+        let context = RenderContext::new(family, options);
+        let pick = Pick {
+            match_key: MatchKey::Address,
+            first: 0,
+            draw: Draw::up_to(NonZeroU32::MIN),
+            masquerade: true,
+        };
+        add_pick(&pick, context).into_iter().for_each(add);
+    }
     batch
 }
 
@@ -67,11 +93,15 @@ mod tests {
         let script = Script::default();
         let mut nft = Nft::new(Recorder::new(script.clone()));
         let (family, options) = (Family::V6, Options::default());
-        let last = everything(family, options).len();
+        let first = everything([Family::V4], options).len();
+        let last = everything([family], options).len();
         // The beginning of the batch is a message as well.
         let message = 1 + step(last);
-        script.answer(Answer::Refuse { message, errno });
-        check(&mut nft, family, options)
+        let both = first + message;
+        for message in [both, message] {
+            script.answer(Answer::Refuse { message, errno });
+        }
+        Opener::new(options).check(&mut nft, family)
     }
 
     #[test]
@@ -105,7 +135,12 @@ mod tests {
             in_namespace(move || {
                 let mut nft = Nft::open().unwrap();
                 let before = nft.generation().unwrap();
-                check(&mut nft, family, Options::default()).unwrap();
+                let mut opener = Opener::new(Options::default());
+                opener.check(&mut nft, family).unwrap();
+                assert_eq!(opener.all, Some(true));
+                // Also when it is asked about this family alone.
+                opener.all = Some(false);
+                opener.check(&mut nft, family).unwrap();
                 assert_eq!(nft.generation().unwrap(), before);
                 assert_eq!(ferrule_testbed::run("nft", &["list", "ruleset"]), "");
             });

@@ -73,6 +73,11 @@ impl Batch {
         self.expected = Some(generation);
     }
 
+    /// What follows is for the table of the same name of this family.
+    pub const fn go_on_in(&mut self, family: Family) {
+        self.family = family;
+    }
+
     /// Steps so far.
     pub const fn len(&self) -> usize {
         self.steps.len()
