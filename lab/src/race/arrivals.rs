@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::lane::{Lane, reach};
+use super::lane::{Lane, TRY, reach};
 use super::latency_log::LatencyLog;
 use super::load::{FRESH, address_of, cluster_ip};
 use crate::os;
@@ -146,7 +146,7 @@ fn poll(log: &Mutex<LatencyLog>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let waiting = lock(log).waiting();
         for (number, service) in waiting {
-            if reach(cluster_ip(service), 80) == Some(address_of(number)) {
+            if reach(cluster_ip(service), 80, TRY) == Some(address_of(number)) {
                 lock(log).arrive(number, os::now());
             }
         }

@@ -29,7 +29,7 @@ pub const PORT: u16 = 8080;
 /// The node's name; the control plane knows it.
 pub const NODE: &str = "node1";
 /// What a lost packet costs; those that arrive take microseconds.
-const TRY: Duration = Duration::from_millis(200);
+pub const TRY: Duration = Duration::from_millis(200);
 
 /// A lane without a program.
 pub struct Lane {
@@ -101,7 +101,7 @@ impl Lane {
     /// Takes everything away.
     pub fn clear(mut self) -> Result<()> {
         self.closing.store(true, Ordering::Relaxed);
-        let _woken = self.server.run(|| reach(Ipv4Addr::LOCALHOST, PORT))?;
+        let _woken = self.server.run(|| reach(Ipv4Addr::LOCALHOST, PORT, TRY))?;
         if let Some(thread) = self.answering.take() {
             let _ended = thread.join();
         }
@@ -118,10 +118,10 @@ fn settings() -> Value {
     json!({ "iptables": periods, "nftables": periods, "logging": { "verbosity": 0 } })
 }
 
-/// Which endpoint answers at an address, if any does.
-pub fn reach(ip: Ipv4Addr, port: u16) -> Option<Ipv4Addr> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((ip, port)), TRY).ok()?;
-    stream.set_read_timeout(Some(TRY)).ok()?;
+/// Which endpoint answers at an address, if any does within this time.
+pub fn reach(ip: Ipv4Addr, port: u16, within: Duration) -> Option<Ipv4Addr> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((ip, port)), within).ok()?;
+    stream.set_read_timeout(Some(within)).ok()?;
     let mut octets = [0; 4];
     stream.read_exact(&mut octets).ok()?;
     Some(Ipv4Addr::from_octets(octets))
