@@ -1,8 +1,9 @@
 //! Counts instructions and compares them with the recorded ones: slower code shows, whatever else
 //! the machine is doing.
 //!
-//! In: this program itself, run under callgrind once per path of [`super::paths`]. Out: a table,
-//! and a failure when a path needs clearly more than it did.
+//! In: this program itself, run under callgrind once per path of [`super::paths`], and the example
+//! `paths` of ferrule, which has the program's own. Out: a table, and a failure when a path needs
+//! clearly more than it did.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +14,13 @@ use crate::paths;
 
 /// Growth that is not noise, in percent. Hash maps are seeded, so counts differ by about one.
 const TOLERANCE: f64 = 10.0;
+
+/// Paths of the example.
+const OF_THE_PROGRAM: [&str; 3] = [
+    "watch: protobuf lists",
+    "watch: protobuf changes",
+    "sync: pace",
+];
 
 /// Where the recorded counts are.
 fn record() -> PathBuf {
@@ -28,7 +36,10 @@ pub fn run_path(name: &str) -> Result<(), String> {
 }
 
 /// Compares, or with `renew` writes down what is now.
-pub fn run(renew: bool) -> Result<(), String> {
+pub fn run(example: &Path, renew: bool) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let own = paths::ALL.iter().map(|(name, _)| (*name, own.as_path()));
+    let all = own.chain(OF_THE_PROGRAM.map(|name| (name, example)));
     let recorded = if renew {
         BTreeMap::new()
     } else {
@@ -37,8 +48,8 @@ pub fn run(renew: bool) -> Result<(), String> {
     let mut faults = Vec::new();
     let mut text = header();
     println!("| path | recorded | now | change |\n|---|---:|---:|---:|");
-    for (name, _) in paths::ALL {
-        let now = count(name)?;
+    for (name, program) in all {
+        let now = count(program, name)?;
         writeln!(text, "{now:>12}  {name}").map_err(|error| error.to_string())?;
         let Some(before) = recorded.get(name) else {
             println!("| {name} | – | {now} | |");
@@ -64,7 +75,8 @@ pub fn run(renew: bool) -> Result<(), String> {
 }
 
 fn header() -> String {
-    "# Instructions per path, counted by callgrind; see benches/src/paths.rs.\n\
+    "# Instructions per path, counted by callgrind; see benches/src/paths.rs and\n\
+     # crates/ferrule/examples/paths.rs.\n\
      # `cargo xtask bench check` compares, `--renew` writes this file.\n"
         .to_owned()
 }
@@ -88,8 +100,7 @@ fn read(file: &Path) -> Result<BTreeMap<String, u64>, String> {
 }
 
 /// Instructions of one path.
-fn count(name: &str) -> Result<u64, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+fn count(program: &Path, name: &str) -> Result<u64, String> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg("--toggle-collect=*paths::measured*")

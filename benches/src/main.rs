@@ -93,13 +93,13 @@ fn main() -> std::process::ExitCode {
         }
         ["relay", "--quick", ref programs @ ..] => return relay(&RELAY_QUICK, programs),
         ["relay", ref programs @ ..] => return relay(&RELAY, programs),
-        ["check"] => return code(check::run(false)),
-        ["check", "--renew"] => return code(check::run(true)),
+        ["check", example] => return code(check::run(example.as_ref(), false)),
+        ["check", "--renew", example] => return code(check::run(example.as_ref(), true)),
         ["path", name] => return code(check::run_path(name)),
         _ => {
             println!(
                 "usage: ferrule-bench core [--quick] | nftables [--quick] | restarts | sources | memory \
-                 | relay [--quick] [--haproxy PROGRAM] [--nginx PROGRAM] | check [--renew] | path NAME"
+                 | relay [--quick] [--haproxy PROGRAM] [--nginx PROGRAM] | check [--renew] EXAMPLE | path NAME"
             );
             return std::process::ExitCode::FAILURE;
         }

@@ -12,6 +12,7 @@
 mod demo;
 mod deny;
 mod dist;
+mod fuzz;
 mod lab;
 mod left_out;
 mod run;
@@ -22,7 +23,7 @@ mod uml;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
 fn main() -> ExitCode {
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Verb::Uml(options) => uml::uml(&options),
         Verb::Bench { subject } => bench(&subject),
         Verb::Demo { keep } => demo::run(keep),
+        Verb::Fuzz(options) => fuzz::run(&options),
         Verb::Dist(options) => dist::dist(&options),
         Verb::ImageCheck => ship::images(),
         Verb::DeployCheck { renew } => ship::manifests(renew),
@@ -106,6 +108,10 @@ enum Verb {
         #[command(subcommand)]
         subject: Subject,
     },
+    /// Feeds the reader of what the API server sends with anything, for a minute or `--seconds`.
+    ///
+    /// Builds ferrule with instruments, once, which takes minutes, and needs a C++ compiler.
+    Fuzz(fuzz::Options),
     /// Builds a release in `target/packages`: static program, images, manual, bill of materials, checksums.
     ///
     /// Needs a Debian machine with package lists up to date, for certificates and iptables.
@@ -175,7 +181,7 @@ fn bench(subject: &Subject) -> Result<()> {
         Subject::Relay { quick } => return bench_relay(*quick),
         Subject::Check { renew } => {
             tools::ensure_for(&[tools::Need::Counts])?;
-            ["check"].into_iter().chain(renew.then_some("--renew"))
+            return bench_check(*renew);
         }
     };
     bench_with(arguments)
@@ -194,6 +200,24 @@ const BENCH: [&str; 7] = [
 /// Runs the program that measures.
 pub(crate) fn bench_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
     run::cargo(BENCH.into_iter().chain(arguments))
+}
+
+/// Counts instructions. The example of ferrule is built as the tests' run builds it, with all features
+/// that the workspace asks for, so that nothing is compiled for this alone.
+pub(crate) fn bench_check(renew: bool) -> Result<()> {
+    let example = ["--example", "paths"];
+    run::cargo(
+        ["build", "--workspace", "--locked"]
+            .into_iter()
+            .chain(example),
+    )?;
+    // This program is in the folder of the same profile.
+    let example = std::env::current_exe()?.with_file_name("examples/paths");
+    let example = example
+        .to_str()
+        .context("the target folder's name is not text")?;
+    let renew = renew.then_some("--renew");
+    bench_with(["check"].into_iter().chain(renew).chain([example]))
 }
 
 fn bench_relay(quick: bool) -> Result<()> {

@@ -167,7 +167,7 @@ fn instruction_counts() -> Result<Outcome> {
     if let Some(reason) = tools::missing(tools::Need::Counts) {
         return skip(format!("instruction counts: {reason}"));
     }
-    done(crate::bench_with(["check"]))
+    done(crate::bench_check(false))
 }
 
 /// Builds the documentation of everything, private items too, so that no link in it is dead.

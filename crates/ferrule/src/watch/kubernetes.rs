@@ -29,6 +29,7 @@ mod pace;
 mod packing;
 mod protobuf;
 mod proxy;
+pub mod reading;
 mod recorder;
 mod reflector;
 mod resource;
