@@ -31,6 +31,8 @@ const COLLECTIONS: [&str; 5] = ["services", "slices", "nodes", "cidrs", "endpoin
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let corpus = seed(&run::root().join("target/fuzz/corpus"))?;
+    // With a target named, build scripts are spared the instruments.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let build = [
         "build",
         "--release",
@@ -39,6 +41,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "fuzz/Cargo.toml",
         "--target-dir",
         "target/fuzz",
+        "--target",
+        &target,
     ];
     run::program("cargo", build, &[("RUSTFLAGS", INSTRUMENTS)])?;
     let arguments = [
@@ -51,7 +55,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "-print_final_stats=1".to_owned(),
     ];
     let arguments = arguments.iter().map(String::as_str);
-    run::program("target/fuzz/release/watch", arguments, &[])
+    let program = format!("target/fuzz/{target}/release/watch");
+    run::program(&program, arguments, &[])
 }
 
 /// Lays what was captured into the corpus, each with the byte before it that says what it is.
