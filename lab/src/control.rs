@@ -17,6 +17,7 @@ use crate::{netns, os, plan};
 
 /// Where nodes reach the API server.
 const ADDRESS: &str = "172.31.0.1";
+const ADDRESS6: &str = "fd00:172:31::1";
 const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_ADDRESS: &str = "127.0.0.1:2379";
 /// Data that nobody needs after the lab, in its private memory file system.
@@ -47,6 +48,8 @@ pub struct Variant {
     pub guests: Vec<(&'static str, &'static str)>,
     /// What guests may do is decided by roles.
     pub roles: bool,
+    /// Everything that a cluster with kubelets needs: service accounts, all controllers, and roles.
+    pub whole: bool,
     /// Further flags.
     pub flags: Vec<String>,
 }
@@ -55,21 +58,30 @@ pub struct Variant {
 pub fn lay_network() -> Result<()> {
     netns::ip_here(&format!(
         "link set lo up\nlink add mgmt type bridge\naddr add {ADDRESS}/16 dev mgmt\n\
-         link set mgmt up\n"
+         addr add {ADDRESS6}/64 dev mgmt nodad\nlink set mgmt up\n"
     ))
 }
 
 impl Control {
     /// Starts everything and waits until the API server is ready and knows the nodes.
     pub fn start(tools: &Tools, folder: &Path, runtime: &tokio::runtime::Handle) -> Result<Self> {
+        let control = Self::start_as(Variant::default(), tools, folder, runtime)?;
+        control.register_nodes()?;
+        Ok(control)
+    }
+
+    /// The same with a variant, and without nodes.
+    pub fn start_as(
+        variant: Variant,
+        tools: &Tools,
+        folder: &Path,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<Self> {
         std::fs::create_dir_all(DATA)?;
         prepare_files(folder)?;
+        write_tokens(&variant)?;
         let etcd = Process::start("etcd", &mut etcd(tools), folder)?;
-        let server = Process::start(
-            "kube-apiserver",
-            &mut server(tools, &Variant::default()),
-            folder,
-        )?;
+        let server = Process::start("kube-apiserver", &mut server(tools, &variant), folder)?;
         let api = Api::new(&format!("https://{ADDRESS}:6443"), runtime)?;
         let mut control = Self {
             api,
@@ -77,12 +89,11 @@ impl Control {
             folder: folder.to_owned(),
             etcd,
             server,
-            variant: Variant::default(),
+            variant,
             controllers: None,
         };
         control.wait()?;
         control.restart("controllers")?;
-        control.register_nodes()?;
         Ok(control)
     }
 
@@ -102,7 +113,7 @@ impl Control {
             "controllers" => {
                 // Ended first: the new one wants the same port.
                 drop(self.controllers.take());
-                let mut command = controllers(&self.tools, &self.folder);
+                let mut command = controllers(&self.tools, &self.variant, &self.folder);
                 let process =
                     Process::start("kube-controller-manager", &mut command, &self.folder)?;
                 self.controllers = Some(process);
@@ -277,7 +288,11 @@ fn etcd(tools: &Tools) -> Command {
 }
 
 fn server(tools: &Tools, variant: &Variant) -> Command {
-    let authorization = if variant.roles { "RBAC" } else { "AlwaysAllow" };
+    let authorization = match variant {
+        Variant { whole: true, .. } => "Node,RBAC",
+        Variant { roles: true, .. } => "RBAC",
+        _ => "AlwaysAllow",
+    };
     let mut command = os::command(tools.program("kube-apiserver"));
     command.args([
         &format!("--etcd-servers={ETCD}"),
@@ -291,14 +306,21 @@ fn server(tools: &Tools, variant: &Variant) -> Command {
         "--service-account-issuer=https://lab.invalid",
         &format!("--service-account-key-file={DATA}/accounts.key"),
         &format!("--service-account-signing-key-file={DATA}/accounts.key"),
-        // Stories write Pods without service accounts.
-        "--disable-admission-plugins=ServiceAccount",
     ]);
+    if variant.whole {
+        command.args([
+            "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]);
+    } else {
+        // Stories write Pods without service accounts.
+        command.arg("--disable-admission-plugins=ServiceAccount");
+    }
     command.args(&variant.flags);
     command
 }
 
-fn controllers(tools: &Tools, folder: &Path) -> Command {
+fn controllers(tools: &Tools, variant: &Variant, folder: &Path) -> Command {
     let mut command = os::command(tools.program("kube-controller-manager"));
     let kubeconfig = kubeconfig(folder);
     let kubeconfig = kubeconfig.display();
@@ -306,10 +328,18 @@ fn controllers(tools: &Tools, folder: &Path) -> Command {
         &format!("--kubeconfig={kubeconfig}"),
         &format!("--authentication-kubeconfig={kubeconfig}"),
         &format!("--authorization-kubeconfig={kubeconfig}"),
-        &format!("--controllers={CONTROLLERS}"),
         &format!("--cert-dir={DATA}/controllers"),
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
     ]);
+    if variant.whole {
+        let root = certificate();
+        command.args([
+            &format!("--root-ca-file={}", root.display()),
+            &format!("--service-account-private-key-file={DATA}/accounts.key"),
+        ]);
+    } else {
+        command.arg(format!("--controllers={CONTROLLERS}"));
+    }
     command
 }

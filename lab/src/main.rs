@@ -19,6 +19,7 @@ mod barrier;
 mod cage;
 mod control;
 mod differ;
+mod e2e;
 mod lab;
 mod legacy;
 mod netns;
@@ -82,6 +83,17 @@ enum Verb {
     Image(ship::Options),
     /// Compares the manifests in `deploy/` and installs them in a cluster.
     Deploy(ship::Options),
+    /// Runs upstream's e2e tests of sig-network in a cluster that runs pods.
+    E2e(e2e::Options),
+    /// `e2e` with one program.
+    #[command(hide = true)]
+    E2eWith(e2e::Options),
+    /// The inner half of `e2e`.
+    #[command(hide = true)]
+    RunE2e(e2e::Options),
+    /// Has the mounts of a node in `e2e`.
+    #[command(hide = true)]
+    HoldNode { name: String, folder: PathBuf },
     /// The inner half of `image`.
     #[command(hide = true)]
     RunImage(ship::Options),
@@ -186,6 +198,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
             Tools::ensure(None)?;
             return shipped("deploy", &options);
         }
+        Verb::E2e(options) => return e2e::run(options),
+        Verb::E2eWith(options) => return e2e::with(options),
+        Verb::RunE2e(options) => e2e::inside(options)?,
+        Verb::HoldNode { name, folder } => e2e::hold(&name, &folder)?,
         Verb::RunImage(options) => {
             cage::enter()?;
             ship::node(&options, &up::folder("image")?)?;

@@ -44,8 +44,17 @@ pub(crate) fn race(words: &[String]) -> Result<()> {
 
 /// Random clusters: the same as `cargo xtask lab differ`.
 pub(crate) fn differ(words: &[String]) -> Result<()> {
+    verb("differ", words)
+}
+
+/// Upstream's tests: the same as `cargo xtask lab e2e`.
+pub(crate) fn e2e(words: &[String]) -> Result<()> {
+    verb("e2e", words)
+}
+
+fn verb(verb: &str, words: &[String]) -> Result<()> {
     let words = words.iter().cloned();
-    lab(&std::iter::once("differ".to_owned())
+    lab(&std::iter::once(verb.to_owned())
         .chain(words)
         .collect::<Vec<_>>())
 }

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Lab { words } => lab::lab(&words),
         Verb::Differ { words } => lab::differ(&words),
         Verb::Race { words } => lab::race(&words),
+        Verb::E2e { words } => lab::e2e(&words),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -100,6 +101,17 @@ enum Verb {
     #[command(disable_help_flag = true)]
     Race {
         /// Goes to the race as is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Runs upstream's e2e tests in a cluster of three nodes that runs pods: `--mode`, `--programs`,
+    /// `--focus`, `--smoke`, `--help`.
+    ///
+    /// Needs root, `go` and a Debian machine with package lists up to date. What it runs is built from
+    /// source once, which takes about half an hour; then `--smoke` takes minutes.
+    #[command(disable_help_flag = true)]
+    E2e {
+        /// Goes to the lab as is.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
