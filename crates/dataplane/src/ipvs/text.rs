@@ -1,7 +1,6 @@
 //! Everything as text for the tools that administrators use: `ipvsadm --restore`, `ipset restore` and
 //! `iptables-restore`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +12,7 @@ use ferrule_kernel::ipvs::{Server, ServerKey};
 use super::conversation::ROOM;
 use super::layout::LAYOUT;
 use super::names::{LINK, Set};
-use super::render::{self, Item, Service};
+use super::render::{Item, Service};
 use super::wanted::Wanted;
 use super::{Options, statics};
 use crate::xtables::ruleset::Ruleset;
@@ -22,11 +21,7 @@ use crate::xtables::{diff, installed};
 /// All of one family.
 pub fn text(desired: &Desired, family: Family, options: &Options, local: &[IpAddr]) -> String {
     let facts = desired.facts(family);
-    let scheduler = options.scheduler.clone();
-    let context = render::Context::new(family, scheduler, BTreeSet::new(), facts, local);
-    let all = desired.exposures(family).into_iter();
-    let wanted =
-        Wanted::of(all.map(|exposure| (&exposure.key, render::exposure(exposure, &context))));
+    let (wanted, _) = Wanted::drawn(desired, family, options, local);
     let mut text = Text(String::new());
     text.line("# ipvsadm --restore");
     for (key, service) in wanted.servers() {

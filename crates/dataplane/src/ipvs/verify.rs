@@ -53,11 +53,7 @@ pub fn verify(
         route: Route::open()?,
     };
     let facts = desired.facts(family);
-    let scheduler = options.scheduler.clone();
-    let context = render::Context::new(family, scheduler, BTreeSet::new(), facts, local);
-    let all = desired.exposures(family).into_iter();
-    let wanted =
-        Wanted::of(all.map(|exposure| (&exposure.key, render::exposure(exposure, &context))));
+    let (wanted, context) = Wanted::drawn(desired, family, options, local);
     let mut report = Report::default();
     let rules = statics::Context::new(family, options.mark, random_fully, facts);
     let ruleset = Ruleset {

@@ -6,15 +6,16 @@
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use ferrule_core::desired::FrontendKind;
-use ferrule_core::model::PortKey;
+use ferrule_core::desired::{Desired, FrontendKind};
+use ferrule_core::model::{Family, PortKey};
 use ferrule_kernel::ipvs::ServerKey;
 
+use super::Options;
 use super::diff::{Installed, Present, Target};
 use super::names::Set;
-use super::render::{Item, Rendered, Service};
+use super::render::{self, Context, Item, Rendered, Service};
 use super::statics::{Barred, Contents};
 
 /// Everything that is wanted.
@@ -56,6 +57,21 @@ impl Wanted {
             wanted.add(key, rendered, &mut touched);
         }
         wanted
+    }
+
+    /// What is desired, drawn anew on a machine with these addresses, and with what it was drawn.
+    pub fn drawn(
+        desired: &Desired,
+        family: Family,
+        options: &Options,
+        local: &[IpAddr],
+    ) -> (Self, Context) {
+        let (facts, scheduler) = (desired.facts(family), options.scheduler.clone());
+        let context = Context::new(family, scheduler, BTreeSet::new(), facts, local);
+        let all = desired.exposures(family).into_iter();
+        let wanted =
+            Self::of(all.map(|exposure| (&exposure.key, render::exposure(exposure, &context))));
+        (wanted, context)
     }
 
     /// Adds what a Service port wants.
