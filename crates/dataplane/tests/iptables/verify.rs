@@ -245,6 +245,113 @@ const DAMAGES: &[(Damage, Kind, &str, Option<&str>)] = &[
         "-t nat -N KUBE-LOAD-BALANCER",
         None,
     ),
+    (
+        |scene| {
+            delete_first(scene, "nat", "OUTPUT");
+        },
+        Missing,
+        "-t nat -A OUTPUT ",
+        None,
+    ),
+    (
+        |scene| {
+            delete_first(scene, "nat", "POSTROUTING");
+        },
+        Missing,
+        "-t nat -A POSTROUTING ",
+        None,
+    ),
+    (
+        |scene| {
+            delete_first(scene, "filter", "FORWARD");
+        },
+        Missing,
+        "-t filter -A FORWARD ",
+        None,
+    ),
+    (
+        |scene| {
+            delete_first(scene, "filter", "INPUT");
+        },
+        Missing,
+        "-t filter -A INPUT ",
+        None,
+    ),
+    (
+        |scene| {
+            scene.iptables("-t filter -F KUBE-FORWARD");
+        },
+        Missing,
+        "-t filter -A KUBE-FORWARD ",
+        None,
+    ),
+    (
+        |scene| {
+            scene.iptables("-t nat -F KUBE-NODEPORTS");
+        },
+        Missing,
+        "-t nat -A KUBE-NODEPORTS ",
+        Some("demo/lb"),
+    ),
+    (
+        |scene| {
+            let chain = chain_of(scene, "demo/lb loadbalancer", "KUBE-EXT-");
+            scene.iptables(&format!("-t nat -F {chain}"));
+        },
+        Missing,
+        "-t nat -A KUBE-EXT-",
+        Some("demo/lb"),
+    ),
+    (
+        |scene| {
+            scene.iptables("-t filter -F KUBE-EXTERNAL-SERVICES");
+        },
+        Missing,
+        "-t filter -A KUBE-EXTERNAL-SERVICES ",
+        Some("demo/none"),
+    ),
+    (
+        |scene| {
+            scene.iptables("-t nat -A KUBE-MARK-MASQ -j RETURN");
+        },
+        Unexpected,
+        "-t nat -A KUBE-MARK-MASQ -j RETURN",
+        None,
+    ),
+    (
+        |scene| {
+            let chain = chain_of(scene, "demo/sticky ->", "KUBE-SEP-");
+            delete_first(scene, "nat", &chain);
+        },
+        Missing,
+        "-t nat -A KUBE-SEP-",
+        Some("demo/sticky"),
+    ),
+    (
+        |scene| {
+            let chain = chain_of(scene, "demo/plain ->", "KUBE-SEP-");
+            scene.iptables(&format!("-t nat -A {chain} -j ACCEPT"));
+        },
+        Unexpected,
+        "-j ACCEPT",
+        Some("demo/plain"),
+    ),
+    (
+        |scene| {
+            scene.iptables("-t nat -X KUBE-PROXY-CANARY");
+        },
+        Missing,
+        "-t nat -N KUBE-PROXY-CANARY",
+        None,
+    ),
+    (
+        |scene| {
+            scene.iptables("-t filter -X KUBE-PROXY-CANARY");
+        },
+        Missing,
+        "-t filter -N KUBE-PROXY-CANARY",
+        None,
+    ),
 ];
 
 #[test]

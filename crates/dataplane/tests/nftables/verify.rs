@@ -221,6 +221,36 @@ const DAMAGES: &[(&str, Kind, &str, Option<&str>)] = &[
         Some("demo/lb:http"),
     ),
     (
+        "delete element T no-endpoint-services { A-96-2 . tcp . 80 }",
+        Missing,
+        "element T no-endpoint-services { A-96-2 . tcp . 80 ",
+        Some("demo/none:http"),
+    ),
+    (
+        "add element T service-ips { A-96-200 . tcp . 80 : drop }",
+        Unexpected,
+        "element T service-ips { A-96-200 . tcp . 80 : drop }",
+        None,
+    ),
+    (
+        "add element T ferrule-sources-demo.local.http.tcp { A-200-1 }",
+        Unexpected,
+        "element T ferrule-sources-demo.local.http.tcp { A-200-1 }",
+        Some("demo/local:http"),
+    ),
+    (
+        "add rule T firewall-check accept",
+        Unexpected,
+        "rule T firewall-check accept",
+        None,
+    ),
+    (
+        "insert rule T sources-demo.lb.http.tcp accept",
+        Unexpected,
+        "rule T sources-demo.lb.http.tcp accept",
+        Some("demo/lb:http"),
+    ),
+    (
         "delete table T-",
         Missing,
         "table T-",
