@@ -15,6 +15,8 @@ pub(crate) enum Need {
     Build,
     /// Tests: they look at what we wrote with the tools that an operator has.
     Tests,
+    /// Looking at the page of the node.
+    Page,
     /// Counting instructions.
     Counts,
     /// The lab: a key that its control plane insists on.
@@ -33,6 +35,7 @@ const DEBIAN: &[(&str, &str, Need)] = &[
     ("ip", "iproute2", Need::Tests),
     ("kill", "procps", Need::Tests),
     ("unshare", "util-linux", Need::Tests),
+    ("chromium", "chromium", Need::Page),
     ("valgrind", "valgrind", Need::Counts),
     ("openssl", "openssl", Need::Lab),
     // The kernel, its modules, and what an operator looks at it with.
@@ -62,7 +65,7 @@ pub(crate) const NEXTEST: CargoTool = CargoTool {
 pub(crate) fn ensure() -> Result<()> {
     components()?;
     if run::is_ci() || can_install() {
-        ensure_for(&[Need::Tests, Need::Counts, Need::Lab])?;
+        ensure_for(&[Need::Tests, Need::Page, Need::Counts, Need::Lab])?;
     } else {
         ensure_for(&[Need::Tests])?;
     }

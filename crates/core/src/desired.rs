@@ -274,6 +274,26 @@ impl Desired {
         }
     }
 
+    /// Everything, drawn from a copy of what a tracker knows. Costs all of it.
+    fn drawn(known: &explain::Known) -> Self {
+        let mut families: PerFamily<FamilyState> = PerFamily::default();
+        for family in Family::ALL {
+            let state = &mut families[family];
+            let mut round = Round::default();
+            for (key, entry) in known.entries() {
+                let facts = known.facts(family);
+                let plan = state.draw(known.settings(), facts, family, key, Some(entry));
+                state.install(key, plan, &mut round);
+            }
+            state.conclude(round);
+        }
+        Self {
+            settings: known.settings().clone(),
+            facts: PerFamily::from_fn(|family| known.facts(family).clone()),
+            families,
+        }
+    }
+
     /// Adopts new settings and says what became different. Before the first lists are complete
     /// nothing does: the first update then follows the new settings.
     pub fn reconfigure(&mut self, tracker: &Tracker, settings: Settings) -> Delta {

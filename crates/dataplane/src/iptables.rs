@@ -23,6 +23,7 @@ use crate::xtables::purge::purge;
 use crate::xtables::{diff, installed};
 use crate::{Applied, ipvs, said};
 
+mod affinity;
 mod apply;
 mod isolate;
 mod layout;
@@ -32,6 +33,7 @@ mod render;
 mod statics;
 mod verify;
 
+pub use affinity::binding;
 pub use apply::Iptables;
 pub(crate) use layout::LAYOUT;
 pub use verify::{verify, verify_by};

@@ -14,6 +14,7 @@ pub use ferrule_kernel::error_chain;
 use ferrule_kernel::exchange::RequestError;
 pub use ferrule_kernel::nft::Writers;
 
+pub mod affinity;
 pub mod conntrack;
 mod dry_run;
 pub mod host;
@@ -22,6 +23,7 @@ pub mod ipvs;
 mod listen;
 pub mod nftables;
 mod probe;
+pub mod support;
 pub mod userspace;
 pub mod verify;
 mod xtables;

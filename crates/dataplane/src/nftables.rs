@@ -19,6 +19,7 @@
 
 use std::num::NonZeroU32;
 
+mod affinity;
 mod apply;
 mod batch;
 mod create;
@@ -35,6 +36,7 @@ mod tests;
 mod text;
 mod verify;
 
+pub use affinity::binding;
 pub use apply::Nftables;
 pub use ferrule_kernel::nft::text::NoSyntax;
 pub use probe::Opener;

@@ -1,4 +1,4 @@
-//! The command line of the verbs that inspect: `desired`, `render`, `explain` and `verify`.
+//! The command line of the verbs that inspect: `desired`, `render`, `explain`, `verify` and `support-bundle`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -54,6 +54,13 @@ pub enum Verb {
     /// some; 2 if the command line, a file or the configuration makes no sense, 3 if the kernel's
     /// rules cannot be read, 4 if the API server does not answer.
     Verify(VerifyArgs),
+    /// Collect what somebody needs who helps from afar, in one tar file
+    ///
+    /// Asks the running proxy for its configuration, recent syncs, issues, decisions, metrics and last log
+    /// lines, and the kernel for rules, tracked flows in numbers, and what it can do. Tokens, keys,
+    /// passwords and annotations are left out. Changes nothing; without a proxy, or without the rights to
+    /// read the kernel, the rest is collected and the file says what is missing.
+    SupportBundle(BundleArgs),
     /// Write man pages and shell completions into a folder
     #[cfg(feature = "manual")]
     #[command(hide = true)]
@@ -78,6 +85,13 @@ pub struct ClusterArgs {
     #[arg(long)]
     pub family: Option<FamilyArg>,
 
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// The settings of the proxy, from its file and from flags.
+#[derive(Args, Clone, Debug)]
+pub struct SettingsArgs {
     /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -146,10 +160,6 @@ pub struct VerifyArgs {
     #[arg(long)]
     pub family: Option<FamilyArg>,
 
-    /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-
     /// How Services are programmed
     #[arg(long, visible_alias = "mode", value_parser = mode_parser())]
     pub proxy_mode: Option<&'static Mode>,
@@ -166,18 +176,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
 
-    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr)]
-    pub cluster_cidr: Vec<IpNet>,
-
-    /// Masquerade all traffic to cluster IPs
-    #[arg(long)]
-    pub masquerade_all: bool,
-
-    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
-    /// [default: all, in mode nftables primary]
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address)]
-    pub nodeport_addresses: Vec<String>,
+    #[command(flatten)]
+    pub settings: SettingsArgs,
 
     /// Bit of the packet mark that asks for masquerading, in modes iptables and ipvs; for mode
     /// nftables the configuration file has it
@@ -204,16 +204,15 @@ impl VerifyArgs {
             manifests: self.manifests.clone().unwrap_or_default(),
             node,
             family: self.family,
-            config: self.config.clone(),
-            cluster_cidr: self.cluster_cidr.clone(),
-            masquerade_all: self.masquerade_all,
-            nodeport_addresses: self.nodeport_addresses.clone(),
+            settings: self.settings.clone(),
         }
     }
 }
 
 /// Arguments of `ferrule explain`.
 #[derive(Debug, Args)]
+// The running proxy has its own settings.
+#[command(mut_group("SettingsArgs", |group| group.requires("manifests")))]
 pub struct ExplainArgs {
     /// Service (shop/web, shop/web:http), address (10.96.0.10:80, 10.96.0.53:53/UDP) or NodePort
     /// (nodeport:30080)
@@ -232,9 +231,11 @@ pub struct ExplainArgs {
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 
-    /// Socket of the running proxy, its --admin-socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET, conflicts_with = "manifests")]
-    pub socket: PathBuf,
+    /// Socket of the running proxy, its --admin-socket [default: /run/ferrule/proxy.sock]
+    ///
+    /// Together with --manifests, both are asked and compared.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 
     /// Read the cluster from this file or folder instead of asking a proxy
     #[arg(long, value_name = "PATH", requires = "node")]
@@ -244,22 +245,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", requires = "manifests")]
     pub node: Option<String>,
 
-    /// Read the settings from this file, the one that `ferrule proxy --config` takes; flags override it
-    #[arg(long, value_name = "FILE", requires = "manifests")]
-    pub config: Option<PathBuf>,
-
-    /// Networks of the pods; traffic from elsewhere to cluster IPs is masqueraded
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = cidr, requires = "manifests")]
-    pub cluster_cidr: Vec<IpNet>,
-
-    /// Masquerade all traffic to cluster IPs
-    #[arg(long, requires = "manifests")]
-    pub masquerade_all: bool,
-
-    /// Node addresses that serve NodePorts: networks, or the words primary, localhost, all
-    /// [default: all, in mode nftables primary]
-    #[arg(long, value_name = "CIDR,…", value_delimiter = ',', value_parser = node_port_address, requires = "manifests")]
-    pub nodeport_addresses: Vec<String>,
+    #[command(flatten)]
+    pub settings: SettingsArgs,
 }
 
 impl ExplainArgs {
@@ -269,12 +256,22 @@ impl ExplainArgs {
             manifests: self.manifests.clone().unwrap_or_default(),
             node: self.node.clone().unwrap_or_default(),
             family: None,
-            config: self.config.clone(),
-            cluster_cidr: self.cluster_cidr.clone(),
-            masquerade_all: self.masquerade_all,
-            nodeport_addresses: self.nodeport_addresses.clone(),
+            settings: self.settings.clone(),
         }
     }
+}
+
+/// Arguments of `ferrule support-bundle`.
+#[derive(Debug, Args)]
+pub struct BundleArgs {
+    /// The tar file to create, or - for standard output
+    /// [default: ferrule-support-HOST-TIME.tar in this folder]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Socket of the running proxy, its --admin-socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    pub socket: PathBuf,
 }
 
 /// Takes the name of a mode.
@@ -357,7 +354,7 @@ mod tests {
         else {
             panic!("another verb");
         };
-        assert_eq!(arguments.cluster.cluster_cidr.len(), 2);
+        assert_eq!(arguments.cluster.settings.cluster_cidr.len(), 2);
         assert!(parse("--nodeport-addresses=primary,10.0.0.0/8").is_ok());
         let error = parse("--nodeport-addresses=primary,home")
             .unwrap_err()

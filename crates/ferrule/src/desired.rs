@@ -11,7 +11,7 @@ use crate::inspect::{self, ClusterView};
 use crate::print_error;
 use crate::watch::manifests;
 
-mod rows;
+pub mod rows;
 mod table;
 
 use rows::Row;

@@ -4,6 +4,7 @@
 //! plain sentences or JSON, and an exit code. The answer is made by the same code in both cases.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -12,6 +13,7 @@ use ferrule_core::desired::explain::{Known, News};
 use ferrule_core::issue::Issue;
 use ferrule_core::track::Tracker;
 
+use crate::admin::SOCKET;
 use crate::cli::{ExplainArgs, Output};
 use crate::inspect;
 use crate::watch::manifests::{self, Read};
@@ -19,6 +21,8 @@ use crate::watch::manifests::{self, Read};
 mod advice;
 pub mod answer;
 pub mod ask;
+mod compare;
+mod live;
 mod missing;
 mod probe;
 pub mod target;
@@ -32,8 +36,11 @@ pub fn run(arguments: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let question = Question::new(arguments.target.clone(), arguments.from)?;
     let mut answer = match &arguments.manifests {
         Some(_) => from_manifests(arguments, &question)?,
-        None => ask::ask(&arguments.socket, &question)?,
+        None => from_proxy(arguments, &question)?,
     };
+    if let (Some(_), Some(_)) = (&arguments.manifests, &arguments.socket) {
+        compare::with_running(&mut answer, &from_proxy(arguments, &question)?);
+    }
     if arguments.probe {
         probe::probe(&mut answer);
     }
@@ -57,6 +64,14 @@ pub fn run(arguments: &ExplainArgs) -> anyhow::Result<ExitCode> {
         State::Missing => ExitCode::from(3),
         State::Broken => ExitCode::from(4),
     })
+}
+
+/// What the running proxy says, and what the kernel knows beyond.
+fn from_proxy(arguments: &ExplainArgs, question: &Question) -> anyhow::Result<Answer> {
+    let socket = arguments.socket.as_deref().unwrap_or(Path::new(SOCKET));
+    let mut answer = ask::ask(socket, question)?;
+    live::add(&mut answer, question.from);
+    Ok(answer)
 }
 
 /// What the proxy would do with these manifests.

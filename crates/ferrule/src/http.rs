@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::oneshot;
 
 mod listen;
 mod rebind;
@@ -24,7 +25,12 @@ pub use rebind::{EVENT_ACTION, RebindingServer, Role, ServerError};
 pub use serve::{Server, serve_local};
 
 /// Answers requests. Never blocks: it runs on the thread that serves everybody.
-pub type Handler = Arc<dyn Fn(&Request) -> Response + Send + Sync>;
+pub type Handler = Arc<dyn Fn(&Request) -> Answer + Send + Sync>;
+
+/// A handler made of a function that gives responses or answers.
+pub fn handler<A: Into<Answer>>(answer: impl Fn(&Request) -> A + Send + Sync + 'static) -> Handler {
+    Arc::new(move |request| answer(request).into())
+}
 
 /// Plain text as Go's server labels it.
 pub const TEXT: &str = "text/plain; charset=utf-8";
@@ -64,6 +70,34 @@ impl Request {
             .get(ACCEPT)
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
+    }
+}
+
+/// What a handler gives.
+#[derive(Debug)]
+pub enum Answer {
+    /// At once.
+    Now(Response),
+    /// From a thread that may take its time.
+    Later(oneshot::Receiver<Response>),
+}
+
+impl From<Response> for Answer {
+    fn from(response: Response) -> Self {
+        Self::Now(response)
+    }
+}
+
+impl Answer {
+    /// The response, once it is there.
+    async fn response(self) -> Response {
+        match self {
+            Self::Now(response) => response,
+            Self::Later(response) => response.await.unwrap_or_else(|_| {
+                let text = "whoever answers this has ended\n";
+                Response::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+            }),
+        }
     }
 }
 

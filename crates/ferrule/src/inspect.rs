@@ -88,7 +88,8 @@ pub fn families(arguments: &ClusterArgs) -> Vec<Family> {
 /// The configuration that file and flags describe. Flags override the file here:
 /// these verbs are for trying things out.
 pub fn config(arguments: &ClusterArgs, mode: Option<&Mode>) -> anyhow::Result<(Config, Gates)> {
-    let mut config = match &arguments.config {
+    let settings = &arguments.settings;
+    let mut config = match &settings.config {
         None => Config::default(),
         Some(path) => {
             let text = fs::read_to_string(path)
@@ -103,13 +104,13 @@ pub fn config(arguments: &ClusterArgs, mode: Option<&Mode>) -> anyhow::Result<(C
     if let Some(mode) = mode {
         mode.name.clone_into(&mut config.mode);
     }
-    config.masquerade_all |= arguments.masquerade_all;
-    if !arguments.cluster_cidr.is_empty() {
-        let cidrs = arguments.cluster_cidr.iter();
+    config.masquerade_all |= settings.masquerade_all;
+    if !settings.cluster_cidr.is_empty() {
+        let cidrs = settings.cluster_cidr.iter();
         config.cluster_cidrs = cidrs.map(ToString::to_string).collect();
     }
-    if !arguments.nodeport_addresses.is_empty() {
-        config.node_port_addresses = Some(arguments.nodeport_addresses.clone());
+    if !settings.nodeport_addresses.is_empty() {
+        config.node_port_addresses = Some(settings.nodeport_addresses.clone());
     }
     config.set_platform_defaults();
     let (gates, _) = Gates::apply(&config.feature_gates)

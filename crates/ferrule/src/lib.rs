@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod admin;
+mod bundle;
 mod cli;
 mod clock;
 mod config;
@@ -32,6 +33,7 @@ mod sync;
 mod systemd;
 #[cfg(test)]
 mod test_log;
+mod ui;
 mod verify;
 mod version;
 mod watch;
@@ -57,6 +59,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         cli::Verb::Desired(arguments) => desired::run(&arguments).map(done),
         cli::Verb::Render(arguments) => render::run(&arguments).map(done),
         cli::Verb::Explain(arguments) => explain::run(&arguments),
+        cli::Verb::SupportBundle(arguments) => bundle::run(&arguments),
         cli::Verb::Proxy => return proxy::main(&[]),
         #[cfg(feature = "manual")]
         cli::Verb::Manual { folder } => manual::write(&folder).map(done),

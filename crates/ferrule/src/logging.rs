@@ -30,15 +30,20 @@ use crate::config::v1alpha1::LoggingConfiguration;
 
 mod filter;
 mod line;
+mod recent;
 
 use filter::Levels;
 use line::{Format, Record, Severity, Value};
+use recent::Recent;
 
 /// How much is wanted, for the whole process.
 static LEVELS: Levels = Levels::new();
 
 /// Where lines go once logging is installed, so that they can be flushed.
 static SINK: OnceLock<&'static Mutex<Sink>> = OnceLock::new();
+
+/// The last lines, for whoever asks later.
+static RECENT: Mutex<Recent> = Mutex::new(Recent::new());
 
 /// Verbosity from which lines of libraries meant for finding faults are wanted.
 const DEBUG: u32 = 8;
@@ -112,6 +117,11 @@ pub fn flush() {
     if let Some(sink) = SINK.get() {
         lock(sink).flush();
     }
+}
+
+/// The last lines that were written, oldest first.
+pub fn recent() -> String {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner).text()
 }
 
 /// A panic while writing a line leaves at worst half a line.
@@ -225,6 +235,10 @@ impl<S: Subscriber> Layer<S> for Lines {
             fields: seen.fields,
         };
         let line = record.format(self.format);
+        RECENT
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(&line);
         lock(self.sink).write(record.severity, &line);
     }
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use ferrule_core::desired::Desired;
 use ferrule_core::facts::Connections;
-use ferrule_core::model::Family;
+use ferrule_core::model::{Family, Port, PortKey};
+use ferrule_dataplane::affinity::Binding;
 use ferrule_dataplane::host::Host;
 use ferrule_dataplane::iptables::{self, Iptables};
 use ferrule_dataplane::ipvs::{self, Ipvs};
@@ -62,6 +63,9 @@ pub struct Mode {
     pub render: fn(&Desired, Family, &Config, &[IpAddr]) -> anyhow::Result<String>,
     /// How the kernel differs from what it would program, in the words of that tool. Writes nothing.
     pub verify: fn(&Desired, Family, &Config, &[IpAddr]) -> io::Result<Report>,
+    /// With which of these endpoints the kernel remembers a client of a Service port, in modes where it
+    /// shows that.
+    pub binding: Option<FindBinding>,
     /// What becomes of its rules when the program ends.
     pub on_exit: OnExit,
     /// What becomes of connections to endpoints that get no new ones.
@@ -88,6 +92,9 @@ impl Opened {
         }
     }
 }
+
+/// Finds the endpoint that a client stays with.
+pub type FindBinding = fn(&PortKey, &[(IpAddr, Port)], IpAddr) -> io::Result<Option<Binding>>;
 
 /// Opens the dataplane of one family.
 pub type OpenFamily = Box<dyn FnMut(Family) -> anyhow::Result<Box<dyn Dataplane>>>;
@@ -209,6 +216,7 @@ static IPTABLES: Mode = Mode {
     verify: |desired, family, config, local| {
         iptables::verify(desired, family, config.iptables_options(), local)
     },
+    binding: Some(iptables::binding),
     on_exit: OnExit::Keep,
     connections: Connections::Tracked,
 };
@@ -246,6 +254,7 @@ static NFTABLES: Mode = Mode {
     verify: |desired, family, config, _| {
         nftables::verify(desired, family, config.nftables_options())
     },
+    binding: Some(nftables::binding),
     on_exit: OnExit::Keep,
     connections: Connections::Tracked,
 };
@@ -287,6 +296,7 @@ static IPVS: Mode = Mode {
     verify: |desired, family, config, local| {
         ipvs::verify(desired, family, &config.ipvs_options(), local)
     },
+    binding: None,
     on_exit: OnExit::Keep,
     connections: Connections::Drained,
 };
@@ -325,6 +335,7 @@ static USERSPACE: Mode = Mode {
     verify: |desired, family, config, _| {
         userspace::verify(desired, family, &config.userspace_options())
     },
+    binding: None,
     on_exit: OnExit::Remove,
     connections: Connections::Relayed,
 };

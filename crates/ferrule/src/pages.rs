@@ -11,9 +11,11 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use jiff::tz::TimeZone;
 
+use crate::admin::Questions;
 use crate::clock::{Clock, Time};
-use crate::http::{Handler, JSON, Request, Response, TEXT};
+use crate::http::{Answer, Handler, JSON, Request, Response, TEXT, handler};
 use crate::metrics::{self, Metrics};
+use crate::ui::Ui;
 
 mod debug;
 #[cfg(test)]
@@ -37,6 +39,7 @@ pub struct Pages {
     flagz: Option<Flagz>,
     statusz: Option<Statusz>,
     debug: Option<Debug>,
+    ui: Option<Ui>,
 }
 
 impl Pages {
@@ -48,6 +51,7 @@ impl Pages {
             flagz: None,
             statusz: None,
             debug: None,
+            ui: None,
         }
     }
 
@@ -79,12 +83,24 @@ impl Pages {
         self
     }
 
-    /// Answers the requests of the metrics server.
-    pub fn handler(self) -> Handler {
-        Arc::new(move |request| self.answer(request))
+    /// Adds `/ui`, the page of the node. For `--ui`.
+    #[must_use]
+    pub fn with_ui(mut self, questions: Questions) -> Self {
+        self.ui = Some(Ui::new(questions));
+        self
     }
 
-    fn answer(&self, request: &Request) -> Response {
+    /// Answers the requests of the metrics server.
+    pub fn handler(self) -> Handler {
+        handler(move |request| self.answer(request))
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        let ui = self.ui.as_ref().and_then(|ui| ui.answer(request));
+        ui.unwrap_or_else(|| self.page(request).into())
+    }
+
+    fn page(&self, request: &Request) -> Response {
         let page = match request.path.as_str() {
             "/healthz" => Some(self.healthz(request)),
             "/healthz/ping" => Some(Response::new(StatusCode::OK, TEXT, "ok")),

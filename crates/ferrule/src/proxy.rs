@@ -21,6 +21,7 @@ mod addresses;
 mod checks;
 mod cluster;
 mod dataplanes;
+mod events;
 mod guard;
 mod reload;
 mod reporter;

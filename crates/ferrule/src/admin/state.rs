@@ -5,14 +5,19 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ferrule_core::desired::Desired;
 use ferrule_core::desired::explain::{Known, News};
 use ferrule_core::facts::Settings;
 use ferrule_core::issue::Issue;
 use ferrule_core::model::{Family, PerFamily, PortKey, ServiceKey};
+use ferrule_dataplane::Process;
 
-use crate::explain::answer::{Kernel, Lane, View};
+use super::history::{Ended, History};
+use super::node::{FamilyAnswer, IssueAnswer, NodeAnswer, RefusedPort};
+use super::services::{ServicesAnswer, services};
+use crate::explain::answer::{Kernel, Lane, Repaired, VERSION, View};
 
 /// What became different, as sync sends it. Making one costs what it names.
 #[derive(Debug)]
@@ -31,6 +36,10 @@ pub enum Update {
     Synced(Family, Result<BTreeMap<PortKey, String>, String>),
     /// All Services of a family whose health check port cannot be opened.
     Health(Family, BTreeMap<ServiceKey, String>),
+    /// A sync ended, for those who ask later.
+    Ended(Ended),
+    /// The sync that ended undid external changes of this process, if it is known.
+    Repaired(Family, Option<Process>),
 }
 
 /// Who this proxy is.
@@ -54,6 +63,9 @@ pub struct State {
     local: Vec<IpAddr>,
     lanes: PerFamily<Programmed>,
     health: PerFamily<BTreeMap<ServiceKey, String>>,
+    history: History,
+    /// Another number whenever an answer may be different.
+    generation: u64,
 }
 
 /// What became of programming one family.
@@ -64,7 +76,12 @@ struct Programmed {
     refused: BTreeMap<PortKey, String>,
     /// Since when a Service waits.
     pending: BTreeMap<ServiceKey, Instant>,
+    /// When external changes were last undone, and who made them, where that is known.
+    repaired: Option<(Instant, Option<Process>)>,
 }
+
+/// So long, undone external changes are worth a sentence: they may be what a user noticed.
+const LATELY: Duration = Duration::from_mins(10);
 
 impl State {
     /// Nothing is known yet.
@@ -77,11 +94,14 @@ impl State {
             local: Vec::new(),
             lanes: PerFamily::default(),
             health: PerFamily::default(),
+            history: History::default(),
+            generation: 0,
         }
     }
 
     /// Takes an update that came at this time.
     pub fn take(&mut self, update: Update, now: Instant) {
+        self.generation += 1;
         match update {
             Update::News(news) => {
                 self.known.learn(news);
@@ -97,14 +117,78 @@ impl State {
                 }
             }
             Update::Synced(family, Ok(refused)) => {
+                let repaired = self.lanes[family].repaired.take();
                 self.lanes[family] = Programmed {
                     once: true,
                     refused,
+                    repaired,
                     ..Programmed::default()
                 };
             }
             Update::Synced(family, Err(error)) => self.lanes[family].error = Some(error),
             Update::Health(family, failed) => self.health[family] = failed,
+            Update::Ended(ended) => self.history.ended(ended),
+            Update::Repaired(family, process) => {
+                self.history.repaired(family, process.as_ref());
+                self.lanes[family].repaired = Some((now, process));
+            }
+        }
+    }
+
+    /// What is desired. Costs all of it.
+    pub fn desired(&self) -> (Desired, &[Family]) {
+        (self.known.desired(), &self.about.families)
+    }
+
+    /// All Service ports.
+    pub fn services(&self, now: Instant) -> ServicesAnswer {
+        self.view(now, |view| ServicesAnswer {
+            version: VERSION.to_owned(),
+            node: view.node.to_owned(),
+            mode: view.mode.to_owned(),
+            counting: false,
+            services: services(view.known, &self.about.families, |key, family| {
+                view.kernel.map(|kernel| kernel.families[family].word(key))
+            }),
+        })
+    }
+
+    /// The node in a few fields, whatever the size of the cluster.
+    pub fn node(&self, now: Instant) -> NodeAnswer {
+        let families = self.about.families.iter();
+        let issues = self.issues.iter().take(IssueAnswer::MOST);
+        NodeAnswer {
+            version: VERSION.to_owned(),
+            node: self.about.node.clone(),
+            mode: self.about.mode.to_owned(),
+            ferrule: env!("CARGO_PKG_VERSION").to_owned(),
+            begun: self.begun,
+            generation: self.generation,
+            services: self.known.service_count(),
+            families: families.map(|family| self.family(*family, now)).collect(),
+            issue_count: self.issues.len(),
+            issues: issues.map(IssueAnswer::of).collect(),
+            sync_count: self.history.count(),
+            syncs: self.history.syncs(),
+        }
+    }
+
+    fn family(&self, family: Family, now: Instant) -> FamilyAnswer {
+        let facts = self.known.facts(family);
+        let lane: &Programmed = &self.lanes[family];
+        let oldest = lane.pending.values().min();
+        let refused = lane.refused.iter().take(RefusedPort::MOST);
+        FamilyAnswer {
+            family: family.to_string(),
+            node_ip: facts.node_ip.to_string(),
+            zone: facts.zone.as_deref().map(str::to_owned),
+            programmed: lane.once,
+            error: lane.error.clone(),
+            pending: lane.pending.len(),
+            pending_seconds: oldest.map(|since| now.saturating_duration_since(*since).as_secs()),
+            refused_count: lane.refused.len(),
+            refused: refused.map(RefusedPort::of).collect(),
+            audit: self.history.audit(family).cloned(),
         }
     }
 
@@ -116,7 +200,17 @@ impl State {
                 let waited = now.saturating_duration_since(*since);
                 (service.clone(), waited.as_secs())
             });
+            let repaired = lane.repaired.as_ref().and_then(|(at, process)| {
+                let passed = now.saturating_duration_since(*at);
+                let process = process.as_ref();
+                (passed < LATELY).then(|| Repaired {
+                    seconds: passed.as_secs(),
+                    process: process
+                        .map(|process| format!("{} (PID {})", process.name, process.id)),
+                })
+            });
             Lane {
+                repaired,
                 used: self.about.families.contains(&family),
                 programmed: lane.once,
                 error: lane.error.clone(),

@@ -4,6 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use ferrule_core::desired::Totals;
+use ferrule_core::issue::{ObjectKey, Severity};
+use ferrule_dataplane::Applied;
 use ferrule_testbed::cluster::*;
 use serde_json::Value;
 
@@ -18,8 +21,18 @@ fn asked(target: &str) -> Question {
     Question::new(target.parse().unwrap(), None).unwrap()
 }
 
+/// A page that the program makes.
+fn pages() -> Vec<Page> {
+    vec![Page {
+        path: "config",
+        content_type: JSON,
+        text: Box::new(|| "{\"mode\":\"nftables\"}".to_owned()),
+    }]
+}
+
 struct Admin {
     publisher: Publisher,
+    questions: Questions,
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -32,8 +45,11 @@ fn admin() -> Admin {
         mode: "nftables",
         families: vec![Family::V4],
     };
+    let opened = open(Some(path.clone()), about, Settings::default(), pages());
+    let (publisher, questions) = opened.unwrap();
     let admin = Admin {
-        publisher: open(path.clone(), about, Settings::default()).unwrap(),
+        publisher,
+        questions,
         path,
         _folder: folder,
     };
@@ -142,6 +158,10 @@ fn other_paths_methods_and_questions_are_refused() {
     for (request, status) in [
         ("GET /v1/explain?target=shop/web", "200"),
         ("GET /v1/explain?target=shop/web&from=10.0.0.1", "200"),
+        ("GET /v1/node", "200"),
+        ("GET /v1/desired", "200"),
+        ("GET /v1/config", "200"),
+        ("GET /v1/log", "404"),
         ("GET /v1/explain", "400"),
         ("GET /v1/explain?target=nonsense", "400"),
         ("GET /v1/explain?target=%zz", "400"),
@@ -178,6 +198,7 @@ fn more_connections_than_are_allowed_do_not_keep_a_question_out() {
 fn a_dropped_publisher_closes_the_socket_and_another_can_have_it() {
     let Admin {
         publisher,
+        questions,
         path,
         _folder: folder,
     } = admin();
@@ -188,9 +209,12 @@ fn a_dropped_publisher_closes_the_socket_and_another_can_have_it() {
     };
     drop(publisher);
     until(|| UnixStream::connect(&path).err());
-    let publisher = open(path.clone(), about, Settings::default()).unwrap();
+    until(|| matches!(questions.ask(Request::default()), Answer::Now(_)).then_some(()));
+    let opened = open(Some(path.clone()), about, Settings::default(), pages());
+    let (publisher, questions) = opened.unwrap();
     let next = Admin {
         publisher,
+        questions,
         path,
         _folder: folder,
     };
@@ -229,4 +253,95 @@ fn whoever_is_no_proxy_is_not_believed() {
     server.join().unwrap();
     let stale = ask(&path, &asked("a/b")).unwrap_err();
     assert!(matches!(stale, AskError::Absent { .. }), "{stale}");
+}
+
+fn body(reply: &str) -> Value {
+    serde_json::from_str(reply.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+}
+
+#[test]
+fn the_node_says_what_syncs_did_and_what_is_wrong() {
+    let admin = admin();
+    let early = body(&admin.get("GET /v1/node"));
+    assert_eq!(early["begun"], false);
+    assert_eq!(early["syncs"], serde_json::json!([]));
+    admin.publish();
+    let (fine, failed) = (
+        Applied::steps(4),
+        ApplyError::Locked(std::io::ErrorKind::TimedOut.into()),
+    );
+    let synced = |full, result| Synced {
+        family: Family::V4,
+        full,
+        took: Duration::from_micros(1500),
+        result,
+        triggers: &[],
+        totals: Totals::default(),
+    };
+    let at = "2026-11-20T00:00:00.123456Z".parse().unwrap();
+    admin.publisher.ended(&synced(true, Ok(&fine)), at);
+    let repair = Repair {
+        steps: 4,
+        process: None,
+        contest: crate::sync::Contest::None,
+    };
+    admin.publisher.repaired(Family::V4, &repair);
+    admin.publisher.ended(&synced(false, Err(&failed)), at);
+    admin.publisher.failed(Family::V4, &failed);
+    let issue = Issue {
+        object: ObjectKey::Service(ServiceKey::new("shop", "web")),
+        field: "spec.externalIPs".to_owned(),
+        message: "is held by another".to_owned(),
+        severity: Severity::Warning,
+    };
+    admin.publisher.issues(&vec![&issue; 700]);
+    let node = body(&admin.get("GET /v1/node"));
+    assert_eq!(
+        (&node["node"], &node["services"]),
+        (&"here".into(), &1.into())
+    );
+    assert_eq!(
+        node["syncs"][0]["error"],
+        "the tables are locked: timed out"
+    );
+    let first = &node["syncs"][1];
+    assert_eq!(first["at"], "2026-11-20T00:00:00.123Z");
+    assert_eq!(
+        (&first["repair"], &first["changes"]),
+        (&true.into(), &4.into())
+    );
+    let family = &node["families"][0];
+    assert_eq!(family["audit"]["first"], true);
+    assert!(family["error"].as_str().unwrap().contains("locked"));
+    assert_eq!(node["issueCount"], 700);
+    assert_eq!(node["issues"].as_array().unwrap().len(), 500);
+    assert_eq!(node["issues"][0]["object"], "shop/web");
+    assert!(node["generation"].as_u64() > early["generation"].as_u64());
+    let desired = body(&admin.get("GET /v1/desired"));
+    assert_eq!(desired[0]["endpoints"][0], "10.1.0.1:8080");
+    assert_eq!(body(&admin.get("GET /v1/config"))["mode"], "nftables");
+}
+
+#[test]
+fn questions_of_other_threads_have_the_same_answers_and_never_wait() {
+    let admin = admin();
+    admin.publish();
+    let request = || Request {
+        path: "/v1/explain".to_owned(),
+        query: "target=shop/web".to_owned(),
+        ..Request::default()
+    };
+    let Answer::Later(answer) = admin.questions.ask(request()) else {
+        panic!("there is room for one");
+    };
+    let answer = answer.blocking_recv().unwrap();
+    assert!(format!("{answer:?}").contains("works"), "{answer:?}");
+    // However many: each is answered, or refused at once.
+    let asked: Vec<_> = (0..1000).map(|_| admin.questions.ask(request())).collect();
+    for answer in asked {
+        if let Answer::Later(answer) = answer {
+            answer.blocking_recv().unwrap();
+        }
+    }
+    assert_eq!(admin.ask("shop/web").unwrap().state, Verdict::Works);
 }

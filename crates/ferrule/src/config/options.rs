@@ -25,6 +25,10 @@ use crate::sync::RestBy;
 
 /// Everything the program needs to know to start.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub struct Options {
     /// The effective configuration.
     pub config: Config,
@@ -46,6 +50,8 @@ pub struct Options {
     pub dry_run: bool,
     /// Answer questions here.
     pub admin_socket: Option<PathBuf>,
+    /// Serve the page of this node.
+    pub ui: bool,
     /// What the rest after a sync depends on.
     pub sync_pace: RestBy,
     /// The file the configuration came from.
@@ -201,6 +207,7 @@ pub fn complete(
         manifests: path(&flags.manifests.value),
         dry_run: flags.dry_run.value,
         admin_socket: path(&flags.admin_socket.value),
+        ui: flags.ui.value,
         sync_pace: flags.sync_pace.value,
         config_file: path(&flags.config.value),
         notices,

@@ -89,6 +89,17 @@ pub struct Lane {
     pub pending: BTreeMap<ServiceKey, u64>,
     /// Service ports that the kernel refuses, with its words.
     pub refused: BTreeMap<PortKey, String>,
+    /// External changes that were undone a short time ago.
+    pub repaired: Option<Repaired>,
+}
+
+/// External changes that were undone.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// How long ago.
+    pub seconds: u64,
+    /// Who made them, where that is known.
+    pub process: Option<String>,
 }
 
 /// Whether it works.
@@ -117,6 +128,9 @@ pub struct Answer {
     pub target: String,
     /// The node that the answer is about.
     pub node: String,
+    /// The mode that programs the kernel; empty where nothing does.
+    #[serde(default)]
+    pub mode: String,
     /// Whether it works.
     pub state: State,
     /// The answer in sentences.
@@ -331,6 +345,7 @@ fn blank(view: &View<'_>, question: &Question) -> Answer {
         version: VERSION.to_owned(),
         target: question.target.to_string(),
         node: view.node.to_owned(),
+        mode: view.kernel.map_or("", |_| view.mode).to_owned(),
         state: State::Missing,
         lines: Vec::new(),
         ports: Vec::new(),
@@ -393,7 +408,7 @@ fn port_answer(view: &View<'_>, asked: &Asked) -> PortAnswer {
 
 impl Lane {
     /// What became of a Service port.
-    fn word(&self, key: &PortKey) -> &'static str {
+    pub fn word(&self, key: &PortKey) -> &'static str {
         if self.refused.contains_key(key) {
             "refused"
         } else if !self.used || !self.programmed || self.error.is_some() {

@@ -17,10 +17,10 @@ const MOST: u64 = 64 << 20;
 pub enum AskError {
     /// Nothing is there, or nobody listens.
     #[error(
-        "no proxy answers at {}; run this where ferrule proxy runs, e.g. `kubectl exec -n kube-system PROXY-POD -- ferrule explain {target}`, name its --admin-socket with --socket, or read objects from files with --manifests and --node",
+        "no proxy answers at {}; run this where ferrule proxy runs, e.g. `kubectl exec -n kube-system PROXY-POD -- ferrule {verb}`, name its --admin-socket with --socket, or read objects from files with --manifests and --node",
         path.display()
     )]
-    Absent { path: PathBuf, target: String },
+    Absent { path: PathBuf, verb: String },
     /// The socket is another user's.
     #[error("{} belongs to the user of the proxy; run this as that user, usually root", .0.display())]
     Denied(PathBuf),
@@ -45,6 +45,21 @@ pub enum AskError {
 
 /// Asks the proxy that listens at `path`.
 pub fn ask(path: &Path, question: &Question) -> Result<Answer, AskError> {
+    let other = || AskError::OtherVersion(path.to_owned());
+    let body = fetch(
+        path,
+        &query(question),
+        &format!("explain {}", question.target),
+    )?;
+    serde_json::from_slice::<Answer>(&body)
+        .ok()
+        .filter(|answer| answer.version == VERSION)
+        .ok_or_else(other)
+}
+
+/// What the proxy that listens at `path` answers to a query such as `/v1/node`; `verb` is what users
+/// called.
+pub fn fetch(path: &Path, query: &str, verb: &str) -> Result<Vec<u8>, AskError> {
     let failed = |source: io::Error| AskError::Failed {
         path: path.to_owned(),
         source,
@@ -52,20 +67,16 @@ pub fn ask(path: &Path, question: &Question) -> Result<Answer, AskError> {
     let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Absent {
             path: path.to_owned(),
-            target: question.target.to_string(),
+            verb: verb.to_owned(),
         },
         io::ErrorKind::PermissionDenied => AskError::Denied(path.to_owned()),
         _ => failed(error),
     })?;
-    let query = query(question);
-    let reply = exchange(stream, &query).map_err(failed)?;
+    let reply = exchange(stream, query).map_err(failed)?;
     let other = || AskError::OtherVersion(path.to_owned());
     let (status, body) = parse(&reply).ok_or_else(other)?;
     match status {
-        200 => serde_json::from_slice::<Answer>(body)
-            .ok()
-            .filter(|answer| answer.version == VERSION)
-            .ok_or_else(other),
+        200 => Ok(body.to_vec()),
         400 | 503 => Err(AskError::Refused {
             path: path.to_owned(),
             text: String::from_utf8_lossy(body).trim().to_owned(),

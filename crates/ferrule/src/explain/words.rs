@@ -28,6 +28,8 @@ pub fn lines(view: &View<'_>, asked: &[Asked], client: Client) -> Vec<String> {
     for port in asked {
         lines.extend(kernel_trouble(view, port));
         lines.extend(headlines(view, port, client));
+        lines.extend(repaired(view, port));
+        lines.extend(health_trouble(view, &port.explained));
     }
     for port in asked {
         lines.extend(details(view, port, client));
@@ -70,6 +72,26 @@ fn kernel_trouble(view: &View<'_>, asked: &Asked) -> Option<String> {
         Some(error) => Some(format!("{family} was never programmed: {error}.")),
         None => None,
     }
+}
+
+/// External changes that were undone a short time ago.
+fn repaired(view: &View<'_>, asked: &Asked) -> Option<String> {
+    let family = asked.explained.family;
+    let repair = view.kernel?.families[family].repaired.as_ref()?;
+    let who = repair.process.as_deref().unwrap_or("Another process");
+    let seconds = repair.seconds;
+    Some(format!(
+        "{who} changed the rules of {family}; they were repaired {seconds} s ago."
+    ))
+}
+
+/// A health check that nobody can ask.
+fn health_trouble(view: &View<'_>, explained: &Explained) -> Option<String> {
+    let port = explained.health?.port;
+    let words = view.kernel?.health.get(&explained.exposure.key.service)?;
+    Some(format!(
+        "A load balancer's health check on port {port} gets no answer: {words}."
+    ))
 }
 
 /// One sentence for all addresses that fare alike, the worst first.
@@ -460,12 +482,9 @@ fn detector(detector: Option<&Detector>) -> String {
 /// What a cloud load balancer is told.
 fn health(view: &View<'_>, explained: &Explained) -> Option<String> {
     let check = explained.health?;
-    let service = &explained.exposure.key.service;
     let port = check.port;
-    if let Some(words) = view.kernel.and_then(|kernel| kernel.health.get(service)) {
-        return Some(format!(
-            "A load balancer's health check on port {port} gets no answer: {words}."
-        ));
+    if health_trouble(view, explained).is_some() {
+        return None; // The first lines say so.
     }
     Some(match check.local_ready {
         0 => format!(

@@ -16,7 +16,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::clock::{Clock, Time, rfc3339};
-use crate::http::{Handler, JSON, Request, Response};
+use crate::http::{Handler, JSON, Request, Response, handler};
 use crate::metrics::Metrics;
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ impl ProxyHealth {
     /// Answers the requests of the health server.
     pub fn handler(self: &Arc<Self>, clock: Clock) -> Handler {
         let health = self.clone();
-        Arc::new(move |request| health.answer(request, &clock))
+        handler(move |request| health.answer(request, &clock))
     }
 
     fn answer(&self, request: &Request, clock: &Clock) -> Response {

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 
 use super::proxy::ProxyHealth;
 use crate::clock::Clock;
-use crate::http::{Handler, JSON, ListenError, Network, Response, Server};
+use crate::http::{Handler, JSON, ListenError, Network, Response, Server, handler};
 
 #[cfg(test)]
 mod tests;
@@ -216,7 +216,7 @@ impl Answers {
     fn handler(&self, service: &ServiceKey, local_ready: &Arc<AtomicUsize>) -> Handler {
         let (answers, service) = (self.clone(), service.clone());
         let local_ready = local_ready.clone();
-        Arc::new(move |_| answers.answer(&service, local_ready.load(Ordering::Relaxed)))
+        handler(move |_| answers.answer(&service, local_ready.load(Ordering::Relaxed)))
     }
 
     fn answer(&self, service: &ServiceKey, local_ready: usize) -> Response {

@@ -354,7 +354,7 @@ async fn respond(
         headers: head.headers,
         body,
     };
-    Ok(encode(handler(&request)))
+    Ok(encode(handler(&request).response().await))
 }
 
 /// The body, if the method is one whose body matters.
@@ -408,6 +408,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::http::handler;
     use crate::http::testing::{echo, loopback};
 
     fn open(handler: Handler) -> Server {
@@ -442,9 +443,8 @@ mod tests {
         // More than fits into the buffers of both sides.
         let large = Bytes::from(vec![b'x'; 32 << 20]);
         let length = large.len();
-        let server = open(Arc::new(move |_| {
-            Response::new(StatusCode::OK, TEXT, large.clone())
-        }));
+        let large = handler(move |_| Response::new(StatusCode::OK, TEXT, large.clone()));
+        let server = open(large);
         // Reading a little now and then gains nothing.
         for (pauses, is_complete) in [(1, true), (4, false)] {
             let mut client = TcpStream::connect(server.address()).await.unwrap();

@@ -4,7 +4,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use http::header::{HeaderName, HeaderValue};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::{Handler, Response, TEXT};
+use super::{Handler, Response, TEXT, handler};
 
 /// How long a test waits for something that should happen at once.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -153,7 +152,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Says what it was asked.
 pub fn echo() -> Handler {
-    Arc::new(|request| {
+    handler(|request| {
         if request.path == "/nowhere" {
             return Response::not_found();
         }

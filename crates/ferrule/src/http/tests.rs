@@ -1,7 +1,6 @@
 //! Over real sockets: what goes over the wire, who may connect, how a port closes and moves.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
 
 use http::StatusCode;
 
@@ -95,7 +94,7 @@ fn clients_that_ask_nothing_or_never_read_do_not_keep_others_from_an_answer() {
     let runtime = Runtime::start();
     // More than the buffers of a connection hold.
     let large = bytes::Bytes::from(vec![b'x'; 16 << 20]);
-    let handler: Handler = Arc::new(move |request| match request.path.as_str() {
+    let handler = handler(move |request| match request.path.as_str() {
         "/large" => Response::new(StatusCode::OK, TEXT, large.clone()),
         _ => Response::new(StatusCode::OK, TEXT, "ok"),
     });
@@ -145,7 +144,7 @@ fn a_closed_port_is_free_at_once_and_its_connections_are_cut() {
 fn a_friendly_close_lets_the_answer_out() {
     let runtime = Runtime::start();
     let (asked, was_asked) = std::sync::mpsc::channel();
-    let slow: Handler = Arc::new(move |_| {
+    let slow = handler(move |_| {
         asked.send(()).unwrap();
         // The handler holds the runtime's thread, so the close must wait for it.
         std::thread::sleep(std::time::Duration::from_millis(50));

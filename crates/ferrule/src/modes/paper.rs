@@ -30,6 +30,7 @@ pub static PAPER: Mode = Mode {
         let other = Discrepancy::different(family.as_str(), "other lines");
         Ok((!same).then_some(other).into_iter().collect())
     },
+    binding: None,
     on_exit: OnExit::Remove,
     connections: Connections::Tracked,
 };

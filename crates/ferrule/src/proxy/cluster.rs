@@ -110,6 +110,7 @@ impl Cluster {
                 reason: failure.role.event_reason(),
                 action: EVENT_ACTION,
                 note: failure.error.to_string(),
+                shared: false,
             });
             recorder.flush(LAST_WORDS).await;
         }

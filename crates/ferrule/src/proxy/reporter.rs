@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use ferrule_core::desired::{Change, HealthCheck};
 use ferrule_core::facts::{Facts, Settings};
-use ferrule_core::issue::{Issue, Severity};
+use ferrule_core::issue::{Issue, ObjectKey, Severity};
 use ferrule_core::model::{Family, Node, PortKey, ServiceKey};
 use ferrule_core::track::{Changes, Tracker};
 use ferrule_dataplane::{Applied, ApplyError, Refusal, error_chain};
 
+use super::events::EventLimit;
 use crate::admin::Publisher;
 use crate::clock::Time;
 use crate::health::proxy::{NodeState, ProxyHealth};
@@ -26,6 +27,11 @@ mod tests;
 
 /// The reason of an event about a Service port that the kernel refuses.
 const REFUSED: &str = "FailedToProgram";
+const PROGRAM: &str = "Program";
+
+/// The reason of an event about a part of a Service that has no effect, and what we were doing.
+const IGNORED: &str = "PartlyIgnored";
+const DECIDE: &str = "Decide";
 
 /// The reason of an event about another process that keeps changing our rules, and what we do.
 const CONTESTED: &str = "RulesContested";
@@ -43,6 +49,8 @@ pub struct Reporter {
     refused: BTreeSet<(Family, PortKey)>,
     /// Issues that were logged, so that each is logged once.
     issues: BTreeSet<Issue>,
+    /// Events about Services that were sent.
+    limit: EventLimit,
     /// Whoever answers on the admin socket.
     admin: Option<Publisher>,
 }
@@ -50,7 +58,7 @@ pub struct Reporter {
 impl Reporter {
     /// Reports to these; `health` is `None` when the health server is switched off, `recorder`
     /// without an API server.
-    pub const fn new(
+    pub fn new(
         metrics: Arc<Metrics>,
         health: Option<Arc<ProxyHealth>>,
         service_health: Vec<ServiceHealth>,
@@ -65,6 +73,7 @@ impl Reporter {
             node_name,
             refused: BTreeSet::new(),
             issues: BTreeSet::new(),
+            limit: EventLimit::default(),
             admin: None,
         }
     }
@@ -75,29 +84,40 @@ impl Reporter {
     }
 
     /// Puts a warning on a Service.
-    fn warn(&self, service: &ServiceKey, reason: &'static str, note: String) {
-        let regarding = Regarding::Service {
-            namespace: service.namespace().to_owned(),
-            name: service.name().to_owned(),
-        };
-        self.record(regarding, reason, services::EVENT_ACTION, note);
+    fn warn(&self, service: &ServiceKey, reason: &'static str, action: &'static str, note: String) {
+        self.record(&Report {
+            regarding: regarding(service),
+            severity: kubernetes::Severity::Warning,
+            reason,
+            action,
+            note,
+            shared: false,
+        });
     }
 
-    fn record(
-        &self,
-        regarding: Regarding,
-        reason: &'static str,
-        action: &'static str,
-        note: String,
-    ) {
-        if let Some(recorder) = &self.recorder {
-            recorder.record(&Report {
-                regarding,
+    /// Puts a warning about an object on its Service, if it is one, and if there were not too many.
+    fn warn_of(&mut self, issue: &Issue) {
+        let ObjectKey::Service(service) = &issue.object else {
+            return;
+        };
+        let note = format!("{}: {}", issue.field, issue.message);
+        let now = Time::now().steady;
+        if self.recorder.is_some() && self.limit.admits(service, IGNORED, &note, now) {
+            self.record(&Report {
+                regarding: regarding(service),
                 severity: kubernetes::Severity::Warning,
-                reason,
-                action,
+                reason: IGNORED,
+                action: DECIDE,
                 note,
+                // The object is the same everywhere.
+                shared: true,
             });
+        }
+    }
+
+    fn record(&self, report: &Report) {
+        if let Some(recorder) = &self.recorder {
+            recorder.record(report);
         }
     }
 
@@ -121,11 +141,22 @@ impl Reporter {
                 continue;
             }
             tracing::error!(ipFamily = %family, servicePortName = %key, err = message, "Kernel refused the rules of a Service port; all other Service ports are programmed");
-            self.warn(&key.service, REFUSED, format!("{key}: {message}"));
+            let note = format!("{key}: {message}");
+            let now = Time::now().steady;
+            if self.limit.admits(&key.service, REFUSED, &note, now) {
+                self.warn(&key.service, REFUSED, PROGRAM, note);
+            }
         }
         self.refused.retain(|(other, _)| *other != family);
         let now = refusals.iter().map(|refusal| (family, refusal.key.clone()));
         self.refused.extend(now);
+    }
+}
+
+fn regarding(service: &ServiceKey) -> Regarding {
+    Regarding::Service {
+        namespace: service.namespace().to_owned(),
+        name: service.name().to_owned(),
     }
 }
 
@@ -169,6 +200,9 @@ impl Observer for Reporter {
         let success = synced.result.is_ok().then_some(now.wall);
         self.metrics.observe_sync(family, kind, took, success);
         self.metrics.set_desired(family, &totals);
+        if let Some(admin) = &self.admin {
+            admin.ended(synced, now.wall);
+        }
         let applied = match synced.result {
             Ok(applied) => applied,
             Err(error) => {
@@ -198,6 +232,9 @@ impl Observer for Reporter {
     }
 
     fn repaired(&mut self, family: Family, repair: &Repair) {
+        if let Some(admin) = &self.admin {
+            admin.repaired(family, repair);
+        }
         let steps = repair.steps;
         let process = repair.process.as_ref();
         let (process, pid) = process.map(|p| (p.name.as_str(), p.id)).unzip();
@@ -215,8 +252,14 @@ impl Observer for Reporter {
                     "{family}: {who} keeps changing the rules of this proxy; they are repaired at \
                      growing intervals. Only one service proxy may run on a node"
                 );
-                let regarding = Regarding::Node(self.node_name.clone());
-                self.record(regarding, CONTESTED, REPAIR, note);
+                self.record(&Report {
+                    regarding: Regarding::Node(self.node_name.clone()),
+                    severity: kubernetes::Severity::Warning,
+                    reason: CONTESTED,
+                    action: REPAIR,
+                    note,
+                    shared: false,
+                });
             }
             Contest::Lasts(wait) => {
                 info_v!(2, ipFamily = %family, process, pid, steps, retry_in = ?wait, "Repaired external changes to our rules again");
@@ -278,7 +321,8 @@ impl Observer for Reporter {
             admin.health(family, failed.map(|r| (r.service, r.note)).collect());
         }
         for refusal in refusals {
-            self.warn(&refusal.service, services::EVENT_REASON, refusal.note);
+            let (reason, action) = (services::EVENT_REASON, services::EVENT_ACTION);
+            self.warn(&refusal.service, reason, action, refusal.note);
         }
     }
 
@@ -325,11 +369,13 @@ impl Observer for Reporter {
             admin.issues(issues);
         }
         let now: BTreeSet<Issue> = issues.iter().copied().cloned().collect();
-        for issue in now.difference(&self.issues) {
+        let before = std::mem::take(&mut self.issues);
+        for issue in now.difference(&before) {
             let (object, field, problem) = (&issue.object, &issue.field, &issue.message);
             match issue.severity {
                 Severity::Warning => {
                     tracing::warn!(%object, field, problem, "Ignored part of an object");
+                    self.warn_of(issue);
                 }
                 Severity::Note => {
                     info_v!(2, %object, field, problem, "Object has a questionable field");

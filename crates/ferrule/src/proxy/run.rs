@@ -39,7 +39,7 @@ use super::source::Channel;
 use super::startup::Startup;
 use super::succession::Succession;
 use super::sweep::Sweep;
-use crate::admin::{self, About, Publisher};
+use crate::admin::{self, About, Publisher, Questions};
 use crate::clock::{Clock, Time};
 use crate::config::Config;
 use crate::config::options::Options;
@@ -115,16 +115,12 @@ impl<'a> Program<'a> {
         flush_now_and_then(&runtime, config);
         let clock: Clock = Arc::new(Time::now);
         let metrics = metrics(options, relay.clone());
-        let health = config.healthz_address().map(|_| {
-            let period = config.sync_period.to_std();
-            Arc::new(ProxyHealth::new(
-                &families,
-                period,
-                TimeZone::UTC,
-                metrics.clone(),
-            ))
-        });
+        let health = health(config, &families, &metrics);
         let shared = Arc::new(RwLock::new(config.clone()));
+        let settings = config.settings(&options.gates);
+        let pages = servers::admin_pages(options, &metrics, &shared);
+        let admin = open_admin(options, &node_name, &families, &settings, pages)?;
+        let (admin, questions) = admin.unzip();
         let servers = Servers::open(
             &runtime,
             options,
@@ -132,6 +128,7 @@ impl<'a> Program<'a> {
             health.as_ref(),
             &shared,
             &clock,
+            questions.as_ref(),
         );
 
         let (sender, receiver) = mpsc::channel(CHANNEL);
@@ -153,8 +150,6 @@ impl<'a> Program<'a> {
             sync: sender.clone(),
             replaced: replace,
         });
-        let settings = config.settings(&options.gates);
-        let admin = open_admin(options, &node_name, &families, &settings)?;
         let setup = Setup {
             backends,
             observer: Reporter::new(
@@ -314,21 +309,37 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Opens the admin socket, unless it is switched off.
+/// The health of the proxy, unless its server is switched off.
+fn health(
+    config: &Config,
+    families: &[Family],
+    metrics: &Arc<Metrics>,
+) -> Option<Arc<ProxyHealth>> {
+    config.healthz_address()?;
+    let period = config.sync_period.to_std();
+    let health = ProxyHealth::new(families, period, TimeZone::UTC, metrics.clone());
+    Some(Arc::new(health))
+}
+
+/// Opens the admin socket, unless it is switched off, and answers to the page of the node.
 fn open_admin(
     options: &Options,
     node_name: &str,
     families: &[Family],
     settings: &Settings,
-) -> anyhow::Result<Option<Publisher>> {
+    pages: Vec<admin::Page>,
+) -> anyhow::Result<Option<(Publisher, Questions)>> {
     let about = About {
         node: node_name.to_owned(),
         mode: options.config.mode().name,
         families: families.to_vec(),
     };
     let path = options.admin_socket.clone();
-    let opened = path.map(|path| admin::open(path, about, settings.clone()));
-    opened.transpose().context("cannot start the admin thread")
+    if path.is_none() && !options.ui {
+        return Ok(None);
+    }
+    let opened = admin::open(path, about, settings.clone(), pages);
+    Ok(Some(opened.context("cannot start the admin thread")?))
 }
 
 /// What needs rights: settings of the kernel, and the score that keeps us alive.

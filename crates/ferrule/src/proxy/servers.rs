@@ -7,12 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use jiff::tz::TimeZone;
 use tokio::runtime::Handle;
 
+use crate::admin::{self, Questions};
 use crate::clock::{Clock, Time};
 use crate::config::gates::Gate;
 use crate::config::options::Options;
 use crate::config::{Config, encode};
 use crate::health::proxy::ProxyHealth;
-use crate::http::{RebindingServer, Role, ServerError};
+use crate::http::{JSON, RebindingServer, Role, ServerError, TEXT};
 use crate::logging;
 use crate::metrics::{Build, Metrics};
 use crate::pages::{Pages, Versions};
@@ -39,6 +40,7 @@ impl Servers {
         health: Option<&Arc<ProxyHealth>>,
         config: &Arc<RwLock<Config>>,
         clock: &Clock,
+        questions: Option<&Questions>,
     ) -> Self {
         let hard_fail = options.config.bind_address_hard_fail;
         let open = |role, address, handler| {
@@ -49,7 +51,10 @@ impl Servers {
             .map(|(health, address)| {
                 open(Role::ProxyHealth, address, health.handler(clock.clone()))
             });
-        let pages = pages(options, metrics, config, clock);
+        let mut pages = pages(options, metrics, config, clock);
+        if let Some(questions) = questions.filter(|_| options.ui) {
+            pages = pages.with_ui(questions.clone());
+        }
         let metrics = options
             .config
             .metrics_address()
@@ -85,6 +90,38 @@ impl Servers {
             failure = of(Role::Metrics, self.metrics.as_mut()) => failure,
         }
     }
+}
+
+/// What the admin socket answers with besides what it knows itself: for support.
+pub fn admin_pages(
+    options: &Options,
+    metrics: &Arc<Metrics>,
+    config: &Arc<RwLock<Config>>,
+) -> Vec<admin::Page> {
+    let config = config.clone();
+    let metrics = metrics.clone();
+    let flags = options.flags.entries().into_iter();
+    let flags: Vec<_> = flags
+        .map(|(name, value)| format!("--{name}={value}\n"))
+        .collect();
+    let flags = flags.concat();
+    let page = |path, content_type, text| admin::Page {
+        path,
+        content_type,
+        text,
+    };
+    vec![
+        page(
+            "config",
+            JSON,
+            Box::new(move || {
+                encode::configz(&config.read().unwrap_or_else(PoisonError::into_inner))
+            }),
+        ),
+        page("flags", TEXT, Box::new(move || flags.clone())),
+        page("metrics", TEXT, Box::new(move || metrics.render())),
+        page("log", TEXT, Box::new(logging::recent)),
+    ]
 }
 
 fn pages(

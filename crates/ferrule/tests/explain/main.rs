@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod live;
 mod proxy;
 
 use std::fs;

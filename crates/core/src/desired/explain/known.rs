@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::desired::Desired;
 use crate::facts::{Facts, Settings};
 use crate::model::{Family, Node, PerFamily, Service, ServiceKey};
 use crate::track::{Changes, Entry, Tracker};
@@ -89,6 +90,11 @@ impl Known {
         self.facts = Facts::build(&self.settings, self.node.as_ref(), &self.service_cidrs);
     }
 
+    /// How many Services there are.
+    pub fn service_count(&self) -> usize {
+        self.services().count()
+    }
+
     /// The settings.
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -107,6 +113,18 @@ impl Known {
     /// What is known of one Service.
     pub fn entry(&self, key: &ServiceKey) -> Option<&Entry> {
         self.entries.get(key)
+    }
+
+    /// The desired state that follows from it. Costs all of it.
+    pub fn desired(&self) -> Desired {
+        Desired::drawn(self)
+    }
+
+    /// What is known of all Services, by key.
+    pub(in crate::desired) fn entries(&self) -> Vec<(&ServiceKey, &Entry)> {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        entries
     }
 
     /// All Services, in no order.

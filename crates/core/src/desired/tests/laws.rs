@@ -354,7 +354,9 @@ proptest! {
     #[test]
     fn explanations_are_of_what_is_desired(deeds in prop::collection::vec(deeds(), 0..60)) {
         let (scene, known) = explained(&deeds);
+        let drawn = known.desired();
         for family in Family::ALL {
+            prop_assert_eq!(drawn.exposures(family), scene.desired.exposures(family));
             let mut count = 0;
             for key in SERVICES.map(service_key) {
                 let health = scene.desired.health_check(family, &key);

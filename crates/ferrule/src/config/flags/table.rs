@@ -105,6 +105,7 @@ const fn is_own(name: &str) -> bool {
         b"manifests"
             | b"dry-run"
             | b"admin-socket"
+            | b"ui"
             | b"sync-pace"
             | b"userspace-portals"
             | b"userspace-drain-timeout"
@@ -303,6 +304,8 @@ flags! {
         "Run without writing to the kernel.";
     "admin-socket", admin_socket: String = words(SOCKET), Always,
         "Unix socket on which the proxy answers ferrule explain, for its own user. Blank for none.";
+    "ui", ui: bool = false, Always,
+        "Serve a page that shows this node, at /ui of the metrics server.";
     "sync-pace", sync_pace: RestBy = RestBy::Cost, Always,
         "How long to rest after a sync: cost for 20 times what it took, at least 5ms and at most \
          minSyncPeriod; fixed for minSyncPeriod, as in kube-proxy.";

@@ -8,6 +8,8 @@ use ferrule_dataplane::RuleCount;
 use super::*;
 use crate::modes;
 use crate::watch::kubernetes::tests::log::Log;
+use crate::watch::kubernetes::tests::recorder::recorder;
+use crate::watch::kubernetes::tests::server::Server;
 
 fn reporter(mode: &str) -> (Reporter, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new(modes::find(mode).unwrap()));
@@ -159,4 +161,56 @@ fn an_issue_is_logged_once_while_it_lasts() {
     assert_eq!(logged.count(), 2);
     let warnings = sample(&metrics, "ferrule_issues{severity=\"warning\"}");
     assert_eq!(warnings.as_deref(), Some("1"));
+}
+
+#[test]
+fn services_that_cannot_work_have_events_and_not_too_many() {
+    kubernetes::tests::run(async {
+        let server = Server::start().await;
+        let (mut reporter, _) = reporter("nftables");
+        let recorder = recorder(&server);
+        reporter.recorder = Some(recorder.clone());
+        let issue = |field: &str, severity| Issue {
+            object: ObjectKey::Service(ServiceKey::new("ns", "a")),
+            field: field.to_owned(),
+            message: "is no network".to_owned(),
+            severity,
+        };
+        let note = issue("spec.type", Severity::Note);
+        let node = Issue {
+            object: ObjectKey::Node("n".into()),
+            ..issue("spec.podCIDRs", Severity::Warning)
+        };
+        let bad = issue("spec.loadBalancerSourceRanges[0]", Severity::Warning);
+        // It comes and goes; notes and other objects have none.
+        for issues in [&[&bad, &note, &node][..], &[], &[&bad]] {
+            reporter.issues(issues);
+        }
+        let refused = Applied {
+            refused: vec![Refusal {
+                key: key("a"),
+                message: "no such match".to_owned(),
+            }],
+            ..Applied::default()
+        };
+        reporter.synced(&synced(true, Ok(&refused)));
+        // Somebody makes it wrong again and again.
+        let many: Vec<_> = (0..100)
+            .map(|number| issue(&format!("spec.ports[{number}]"), Severity::Warning))
+            .collect();
+        reporter.issues(&many.iter().collect::<Vec<_>>());
+        assert!(recorder.flush(Duration::from_secs(30)).await);
+        let seen = server.seen("/apis/events.k8s.io/v1/namespaces/ns/events");
+        let events: Vec<serde_json::Value> = seen
+            .iter()
+            .map(|seen| serde_json::from_slice(&seen.body).unwrap())
+            .collect();
+        assert_eq!(events.len(), 5, "{events:#?}");
+        assert_eq!(events[0]["reason"], "PartlyIgnored");
+        let note = "spec.loadBalancerSourceRanges[0]: is no network";
+        assert_eq!(events[0]["note"], note);
+        assert_eq!(events[0]["regarding"]["name"], "a");
+        assert_eq!(events[1]["reason"], "FailedToProgram");
+        assert_eq!(events[1]["action"], "Program");
+    });
 }

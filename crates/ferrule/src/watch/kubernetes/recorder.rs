@@ -53,6 +53,8 @@ pub struct Report {
     pub action: &'static str,
     /// The rest in a sentence; may be empty.
     pub note: String,
+    /// Every node reports the same: the API server keeps one of them.
+    pub shared: bool,
 }
 
 impl Report {
@@ -64,6 +66,7 @@ impl Report {
             reason: "Starting",
             action: "StartKubeProxy",
             note: String::new(),
+            shared: false,
         }
     }
 }
@@ -205,7 +208,12 @@ fn encode(report: &Report, instance: &str, now: Timestamp) -> (String, Vec<u8>) 
         kind: "Event",
         api_version: "events.k8s.io/v1",
         metadata: Metadata {
-            name: format!("{name}.{:x}", now.as_nanosecond()),
+            // Whoever comes second with a name is refused with 409.
+            name: if report.shared {
+                format!("{name}.{:016x}", fingerprint(report))
+            } else {
+                format!("{name}.{:x}", now.as_nanosecond())
+            },
             namespace: home,
         },
         time: DateTimePrinter::new()
@@ -227,6 +235,15 @@ fn encode(report: &Report, instance: &str, now: Timestamp) -> (String, Vec<u8>) 
     let path = format!("/apis/events.k8s.io/v1/namespaces/{home}/events");
     let json = serde_json::to_vec(&event).expect("strings always encode");
     (path, json)
+}
+
+/// FNV-1a over what an event says: the same on every node and in every version.
+fn fingerprint(report: &Report) -> u64 {
+    let words = [report.reason, report.action, &report.note];
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 fn shortened(note: &str) -> &str {

@@ -24,15 +24,15 @@ mod lists;
 pub mod log;
 mod packed;
 mod proxies;
-mod recorder;
-mod server;
+pub mod recorder;
+pub mod server;
 mod watches;
 
 /// Far longer than any wait takes; only a failing test waits so long.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Runs a test on a runtime like the program's.
-fn run(test: impl Future<Output = ()>) {
+pub fn run(test: impl Future<Output = ()>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().unwrap().block_on(test);
 }

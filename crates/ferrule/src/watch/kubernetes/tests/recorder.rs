@@ -10,7 +10,7 @@ fn body(seen: &Seen) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 
-fn recorder(server: &Server) -> Recorder {
+pub fn recorder(server: &Server) -> Recorder {
     Recorder::start_with(api(server), "machine-7", quick())
 }
 
@@ -24,6 +24,7 @@ fn warning() -> Report {
         reason: "FailedToStartServiceHealthcheck",
         action: "Listen",
         note: "node node-1 failed to start healthcheck".to_owned(),
+        shared: false,
     }
 }
 
@@ -78,6 +79,32 @@ fn a_warning_lives_beside_its_service() {
             event["regarding"],
             json!({"apiVersion": "v1", "kind": "Service", "name": "lb1", "namespace": "shop"})
         );
+    });
+}
+
+#[test]
+fn what_every_node_reports_has_one_name_everywhere() {
+    run(async {
+        let server = Server::start().await;
+        let path = "/apis/events.k8s.io/v1/namespaces/shop/events";
+        let shared = |note: &str| Report {
+            shared: true,
+            note: note.to_owned(),
+            ..warning()
+        };
+        for (machine, note) in [("a", "x"), ("b", "x"), ("b", "y")] {
+            let recorder = Recorder::start_with(api(&server), machine, quick());
+            recorder.record(&shared(note));
+            assert!(recorder.flush(LONG).await);
+        }
+        let names: Vec<_> = server
+            .seen(path)
+            .iter()
+            .map(|seen| body(seen)["metadata"]["name"].clone())
+            .collect();
+        assert_eq!(names[0], names[1]);
+        assert_ne!(names[1], names[2]);
+        assert!(names[0].as_str().unwrap().starts_with("lb1."));
     });
 }
 
