@@ -65,6 +65,9 @@ pub(crate) struct Options {
     /// it.
     #[arg(long)]
     memory: Option<u32>,
+    /// Boots the kernel of this folder, which `xtask/src/uml/kernel.sh` fills, instead of Debian's.
+    #[arg(long, value_name = "FOLDER")]
+    kernel: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -78,6 +81,7 @@ impl Default for Options {
             worlds: WORLDS.to_owned(),
             seconds: None,
             memory: None,
+            kernel: None,
         }
     }
 }
@@ -157,7 +161,7 @@ fn lab(words: &str) -> Result<String> {
     Ok(format!(
         "export HOME={home} RUST_BACKTRACE=1\n\
          # The lab has a /run of its own.\n\
-         mkdir /tmp/bin /tmp/lib && cp -P /run/bin/*tables* /tmp/bin && cp -P /run/lib/modules /tmp/lib || exit\n\
+         mkdir /tmp/bin /tmp/lib && cp -P /run/bin/* /tmp/bin && cp -P /run/lib/modules /tmp/lib || exit\n\
          sed 's,-d /run,-d /tmp,' /run/bin/modprobe >/tmp/bin/modprobe && chmod +x /tmp/bin/modprobe || exit\n\
          export PATH=/tmp/bin:/usr/sbin:/usr/bin:/sbin:/bin\n\
          # An API server without a name of its machine does not start.\n\
@@ -272,12 +276,23 @@ impl Guest {
         };
         let limit = options.seconds.unwrap_or(seconds).to_string();
         let memory = options.memory.unwrap_or(memory);
+        let (kernel, modules) = match &options.kernel {
+            None => ("linux.uml".to_owned(), "/usr/lib/uml/modules".to_owned()),
+            Some(folder) => {
+                let folder = folder.canonicalize().context("no folder with a kernel")?;
+                let inside = |name| text(&folder.join(name));
+                (inside("linux")?, inside("modules")?)
+            }
+        };
         let words = [
             // The guest is ended by a signal that it obeys, or else by one that it cannot ignore.
             "--kill-after=10".to_owned(),
             limit.clone(),
-            "linux.uml".to_owned(),
+            kernel,
+            // Kernels that do not know this word give it to init as a variable.
+            "seccomp=auto".to_owned(),
             format!("mem={memory}M"),
+            format!("MODULES={modules}"),
             format!("umid={}", self.name),
             format!("uml_dir={folder}/"),
             "rootfstype=hostfs".to_owned(),

@@ -10,17 +10,21 @@ mount -t hostfs none /run/out -o "$OUT"
 mount -t tmpfs tmp /tmp
 
 # Modules of this kernel are not where modprobe looks by itself, and that place may not exist.
-ln -s /usr/lib/uml/modules /run/lib/modules
+ln -s "$MODULES" /run/lib/modules
 printf '#!/bin/sh\nexec /sbin/modprobe -d /run "$@"\n' >/run/bin/modprobe
 chmod +x /run/bin/modprobe
 echo /run/bin/modprobe >/proc/sys/kernel/modprobe
 
-# This kernel has no nf_tables for IPv4 and IPv6, so that only the older flavour works.
-for flavour in iptables ip6tables; do
-  for name in $flavour $flavour-save $flavour-restore; do
-    ln -s /usr/sbin/xtables-legacy-multi /run/bin/$name
+# Debian's kernel has no nf_tables for IPv4 and IPv6, so that only the older flavour works.
+if nft add table ip probe; then
+  nft delete table ip probe
+else
+  for flavour in iptables ip6tables; do
+    for name in $flavour $flavour-save $flavour-restore; do
+      ln -s /usr/sbin/xtables-legacy-multi /run/bin/$name
+    done
   done
-done
+fi
 # Before a namespace has settings of IPv6, someone must have asked for it. Tables of iptables that are
 # loaded by several programs at once sometimes are an error for one of them.
 modprobe -a ipv6 iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle
