@@ -11,10 +11,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpSocket;
@@ -41,6 +43,8 @@ const FIRST_PORT: u16 = 30_000;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A packet that is lost is sent again after a second.
 const LATE: Duration = Duration::from_millis(900);
+/// Failures whose time is printed.
+const MOST_SHOWN: usize = 20;
 
 /// How it goes.
 #[derive(Args, Clone)]
@@ -80,8 +84,12 @@ struct Tally {
     served: BTreeMap<String, u32>,
     late: u32,
     failed: BTreeMap<String, u32>,
+    /// The first that failed: port, when it began, when it failed.
+    shown: Vec<String>,
     /// The client could not use its port yet.
     busy: u32,
+    /// The client had no descriptor left.
+    without_descriptor: u32,
 }
 
 impl fmt::Display for Tally {
@@ -90,21 +98,37 @@ impl fmt::Display for Tally {
         let failed: u32 = self.failed.values().sum();
         write!(
             f,
-            "{served} served {:?}, {failed} failed {:?}, {} late, {} without a free port",
-            self.served, self.failed, self.late, self.busy
-        )
+            "{served} served {:?}, {failed} failed {:?}, {} late, {} without a free port, {} without a \
+             descriptor",
+            self.served, self.failed, self.late, self.busy, self.without_descriptor
+        )?;
+        self.shown
+            .iter()
+            .try_for_each(|one| write!(f, "\n    {one}"))
     }
 }
 
 /// One connection.
 enum Outcome {
-    Served { by: String, took: Duration },
-    Failed(String),
+    Served {
+        by: String,
+        took: Duration,
+    },
+    Failed {
+        how: String,
+        port: u16,
+        began: Duration,
+        took: Duration,
+    },
     Busy,
+    WithoutDescriptor,
 }
 
 /// Starts a lab, replaces all pods, and prints what clients met.
 pub fn run(options: &Options, folder: &Path) -> Result<()> {
+    // Every connection of every world has two ends here.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let tools = Tools::ensure(options.worlds.ferrule.clone())?;
     let lab = &mut Lab::start(&tools, &options.worlds.worlds, folder)?;
     let namespace = json!({
@@ -115,6 +139,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<()> {
         lab,
         options,
         memory: Memory::default(),
+        begun: os::now(),
     };
     rollout.write(&OLD.map(str::to_owned))?;
     rollout.lab.settle(false)?;
@@ -126,10 +151,12 @@ pub fn run(options: &Options, folder: &Path) -> Result<()> {
         .iter()
         .map(|world| Ok((world.key.to_string(), world.place(CLIENT)?.duplicate()?)))
         .collect::<Result<_>>()?;
+    let begun = os::now();
+    rollout.begun = begun;
     let results = std::thread::scope(|scope| {
         let clients: Vec<_> = places
             .iter()
-            .map(|(name, place)| (name, scope.spawn(|| connect(place, options, &stop))))
+            .map(|(name, place)| (name, scope.spawn(|| connect(place, options, begun, &stop))))
             .collect();
         let replaced = rollout.replace();
         stop.store(true, Ordering::Relaxed);
@@ -154,6 +181,8 @@ struct Rollout<'a> {
     lab: &'a mut Lab,
     options: &'a Options,
     memory: Memory,
+    /// When clients began.
+    begun: Instant,
 }
 
 impl Rollout<'_> {
@@ -161,7 +190,7 @@ impl Rollout<'_> {
         let pause = Duration::from_secs(self.options.pause);
         std::thread::sleep(pause);
         for (number, old) in OLD.into_iter().enumerate() {
-            let begun = os::now();
+            let begun = self.begun.elapsed();
             let rest = OLD[number + 1..].iter().chain(&NEW[..=number]);
             let rest: Vec<String> = rest.map(|name| (*name).to_owned()).collect();
             // A new pod is ready, and an old one shuts down.
@@ -170,17 +199,22 @@ impl Rollout<'_> {
             self.write(&both)?;
             if let Some(grace) = self.options.grace {
                 let grace = Duration::from_secs(grace);
-                std::thread::sleep(grace.saturating_sub(begun.elapsed()));
+                std::thread::sleep((begun + grace).saturating_sub(self.begun.elapsed()));
             } else {
                 self.lab.settle(false)?;
                 std::thread::sleep(pause);
             }
+            let ended = self.begun.elapsed();
             for world in &mut self.lab.worlds {
                 world.stop_pod(old);
             }
             self.write(&rest)?;
             self.lab.settle(false)?;
-            println!("{old} replaced in {:.1} s", begun.elapsed().as_secs_f64());
+            let times = [begun, ended, self.begun.elapsed()].map(|time| time.as_secs_f64());
+            println!(
+                "{old} shuts down at {:.1} s, ends at {:.1} s, is replaced at {:.1} s",
+                times[0], times[1], times[2]
+            );
         }
         std::thread::sleep(pause);
         Ok(())
@@ -203,41 +237,52 @@ impl Rollout<'_> {
 }
 
 /// Connects again and again until it is to stop.
-fn connect(place: &Netns, options: &Options, stop: &AtomicBool) -> Result<Tally> {
+fn connect(place: &Netns, options: &Options, begun: Instant, stop: &AtomicBool) -> Result<Tally> {
     let client = plan::find(CLIENT).context("every world has this client")?;
     let (from, to) = (client.address(Family::V4), SERVICE.parse()?);
     place.run(|| {
         // As a busy client is set up: a port may be used again a second after its connection ended.
         netns::sysctl("ipv4/tcp_tw_reuse", "1")?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(connect_all(from, to, options, stop)))
+        Ok(runtime.block_on(connect_all(from, to, options, begun, stop)))
     })?
 }
 
-async fn connect_all(from: IpAddr, to: SocketAddr, options: &Options, stop: &AtomicBool) -> Tally {
+async fn connect_all(
+    from: IpAddr,
+    to: SocketAddr,
+    options: &Options,
+    begun: Instant,
+    stop: &AtomicBool,
+) -> Tally {
     let mut tally = Tally::default();
     let mut open = JoinSet::new();
     let mut ticks = interval(Duration::from_secs(1) / options.rate);
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         ticks.tick().await;
-        open.spawn(attempt(SocketAddr::new(from, FIRST_PORT + number), to));
+        open.spawn(attempt(
+            SocketAddr::new(from, FIRST_PORT + number),
+            to,
+            begun,
+        ));
         number = (number + 1) % options.ports;
         while let Some(done) = open.try_join_next() {
-            tally.add(done.unwrap_or_else(|error| Outcome::Failed(error.to_string())));
+            tally.add(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
         }
     }
     while let Some(done) = open.join_next().await {
-        tally.add(done.unwrap_or_else(|error| Outcome::Failed(error.to_string())));
+        tally.add(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
     }
     tally
 }
 
-async fn attempt(from: SocketAddr, to: SocketAddr) -> Outcome {
+async fn attempt(from: SocketAddr, to: SocketAddr, origin: Instant) -> Outcome {
     let begun = os::now();
     let result = match timeout(TIMEOUT, ask(from, to)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::AddrInUse => return Outcome::Busy,
         Ok(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => return Outcome::Busy,
+        Ok(Err(error)) if is_own(&error) => return Outcome::WithoutDescriptor,
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => probe::from_error(&error),
         Err(_) => Answer::Timeout,
@@ -247,8 +292,20 @@ async fn attempt(from: SocketAddr, to: SocketAddr) -> Outcome {
             by: name,
             took: begun.elapsed(),
         },
-        other => Outcome::Failed(other.to_string()),
+        other => Outcome::Failed {
+            how: other.to_string(),
+            port: from.port(),
+            began: begun.duration_since(origin),
+            took: begun.elapsed(),
+        },
     }
+}
+
+/// Whether the client failed before it sent anything.
+fn is_own(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE]
+        .map(|errno| Some(errno as i32))
+        .contains(&error.raw_os_error())
 }
 
 async fn ask(from: SocketAddr, to: SocketAddr) -> io::Result<Answer> {
@@ -268,8 +325,22 @@ impl Tally {
                 *self.served.entry(by).or_default() += 1;
                 self.late += u32::from(took > LATE);
             }
-            Outcome::Failed(how) => *self.failed.entry(how).or_default() += 1,
+            Outcome::Failed {
+                how,
+                port,
+                began,
+                took,
+            } => {
+                if self.shown.len() < MOST_SHOWN {
+                    let [began, took] = [began, took].map(|time| time.as_secs_f64());
+                    self.shown.push(format!(
+                        "port {port}: began at {began:.3} s, {how} after {took:.3} s"
+                    ));
+                }
+                *self.failed.entry(how).or_default() += 1;
+            }
             Outcome::Busy => self.busy += 1,
+            Outcome::WithoutDescriptor => self.without_descriptor += 1,
         }
     }
 }
