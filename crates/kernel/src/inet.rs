@@ -90,6 +90,44 @@ pub fn stream(family: Family, keep_alive: KeepAlive) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Whether a socket may have an address that is not this machine's: see [`speak_as`].
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_NET_ADMIN`; otherwise what the kernel lacks.
+pub fn may_speak_for_others(family: Family, mark: u32) -> io::Result<()> {
+    let fd = sys::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP)?;
+    transparent(&fd, family, mark)
+}
+
+fn transparent(fd: &impl AsFd, family: Family, mark: u32) -> io::Result<()> {
+    match family {
+        Family::V4 => sys::set_option(fd, libc::SOL_IP, libc::IP_TRANSPARENT, 1)?,
+        Family::V6 => sys::set_option(fd, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)?,
+    }
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
+}
+
+/// Gives a TCP socket that is not connected yet the address of somebody else, with this mark on its
+/// packets. Answers only come back to it if rules and routes see to that. The port is another one of
+/// that address where a listening socket of this machine has it, and always if it is 0.
+///
+/// # Errors
+/// What the kernel said; the socket is of no use then.
+pub fn speak_as(fd: &impl AsFd, client: SocketAddr, mark: u32) -> io::Result<()> {
+    transparent(fd, family_of(client), mark)?;
+    // Connections of this address from the same port to different endpoints get along.
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    if client.port() != 0 {
+        match sys::bind(fd, client) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return result,
+        }
+    }
+    // Chosen when it connects, as only then it is known which ones are free.
+    sys::set_option(fd, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    sys::bind(fd, SocketAddr::new(client.ip(), 0))
+}
+
 /// Begins to connect. The socket becomes writable when that succeeded or failed; [`take_error`] says
 /// which.
 ///
@@ -98,6 +136,21 @@ pub fn stream(family: Family, keep_alive: KeepAlive) -> io::Result<OwnedFd> {
 pub fn connect(fd: &impl AsFd, to: SocketAddr) -> io::Result<()> {
     match sys::connect(fd, to) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        result => result,
+    }
+}
+
+/// Begins to connect for a client that has sent something already. Where the peer is there at once these
+/// bytes are sent; returns how many of them. The packet that completes the connection waits for them,
+/// and goes with them.
+///
+/// # Errors
+/// As [`connect`]; also when the peer has refused by now.
+pub fn connect_and_send(fd: &impl AsFd, to: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
+    sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 0)?;
+    connect(fd, to)?;
+    match send(fd, bytes) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         result => result,
     }
 }

@@ -1,7 +1,7 @@
 //! Interfaces and addresses of this machine, and their changes.
 //!
 //! Out: [`Link`]s and [`Address`]es, once or as [`Event`]s. In: links and addresses to create and to
-//! delete. Routes are not looked at.
+//! delete. Of routes only the [`Way`] to an address is read, and a [`Diversion`] written.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,8 +13,11 @@ use crate::socket::{Protocol, Received, Socket, Transport};
 use crate::wire::{Attribute, Attributes, Malformed, Message, attributes, messages};
 
 mod change;
+mod policy;
 #[cfg(test)]
 mod tests;
+
+pub use policy::{Diversion, Way};
 
 const NEWLINK: u16 = 16;
 const DELLINK: u16 = 17;

@@ -39,6 +39,7 @@ pub use ferrule_core::testing as cluster;
 pub use lab::{Lab, address, net};
 pub use left_out::leave_out;
 pub use place::Place;
+pub use serve::start as start_pod;
 
 /// Runs a test in a network of its own, whose loopback is up.
 pub fn in_namespace(test: impl FnOnce() + Send) {

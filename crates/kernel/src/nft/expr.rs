@@ -120,6 +120,8 @@ numbered! {
     CtKey {
         /// Bits: invalid 1, established 2, related 4, new 8.
         State = 0,
+        /// One byte: 0 in the direction of the packet that began it, 1 in the other.
+        Direction = 1,
         /// Bits; 0x10: the source was translated, 0x20: the destination was.
         Status = 2,
         /// The connection's mark.
@@ -189,6 +191,8 @@ numbered! {
     }
 }
 
+/// A packet that answers; see [`CtKey::Direction`].
+pub const CT_REPLY: u8 = 1;
 /// The connection's state of a packet that begins one; see [`CtKey::State`].
 pub const CT_NEW: u32 = 8;
 /// The destination of the connection was translated; see [`CtKey::Status`].
@@ -253,6 +257,8 @@ pub enum Expr {
     SetMeta { key: MetaKey, from: Reg },
     /// Loads something known about the packet's connection.
     Ct { key: CtKey, into: Reg },
+    /// Changes something known about the packet's connection.
+    SetCt { key: CtKey, from: Reg },
     /// Ends the rule unless the comparison holds.
     Cmp { op: CmpOp, reg: Reg, value: Value },
     /// Computes `(from & mask) ^ xor`.

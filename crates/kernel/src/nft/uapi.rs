@@ -173,6 +173,7 @@ pub mod expr {
     pub const CT_DREG: u16 = 1;
     pub const CT_KEY: u16 = 2;
     pub const CT_DIRECTION: u16 = 3;
+    pub const CT_SREG: u16 = 4;
 
     pub const HASH_SREG: u16 = 1;
     pub const HASH_DREG: u16 = 2;

@@ -24,3 +24,4 @@ mod sets;
 mod support;
 mod tap;
 mod watching;
+mod ways;

@@ -129,13 +129,16 @@ impl Expr {
                     },
                 }
             }
-            "ct" => match (given.get(expr::CT_DREG), given.get(expr::CT_DIRECTION)) {
-                (Some(_), None) => Self::Ct {
-                    key: CtKey::from_number(given.number(expr::CT_KEY)?),
-                    into: given.reg(expr::CT_DREG)?,
-                },
-                _ => return Ok(None),
-            },
+            "ct" if given.get(expr::CT_DIRECTION).is_none() => {
+                let key = CtKey::from_number(given.number(expr::CT_KEY)?);
+                match given.reg_or_none(expr::CT_SREG)? {
+                    Some(from) => Self::SetCt { key, from },
+                    None => Self::Ct {
+                        key,
+                        into: given.reg(expr::CT_DREG)?,
+                    },
+                }
+            }
             "cmp" => Self::Cmp {
                 op: CmpOp::from_number(given.number(expr::CMP_OP)?),
                 reg: given.reg(expr::CMP_SREG)?,

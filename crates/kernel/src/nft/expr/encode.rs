@@ -26,7 +26,7 @@ impl Expr {
         match self {
             Self::Payload { .. } => "payload",
             Self::Meta { .. } | Self::SetMeta { .. } => "meta",
-            Self::Ct { .. } => "ct",
+            Self::Ct { .. } | Self::SetCt { .. } => "ct",
             Self::Cmp { .. } => "cmp",
             Self::Bitwise { .. } => "bitwise",
             Self::Lookup { .. } => "lookup",
@@ -70,6 +70,10 @@ impl Expr {
             Self::Ct { key, into } => {
                 writer.u32_be(expr::CT_KEY, key.number());
                 reg(writer, expr::CT_DREG, *into);
+            }
+            Self::SetCt { key, from } => {
+                writer.u32_be(expr::CT_KEY, key.number());
+                reg(writer, expr::CT_SREG, *from);
             }
             Self::Cmp { op, reg: r, value } => {
                 reg(writer, expr::CMP_SREG, *r);

@@ -5,8 +5,8 @@
 
 use super::super::chain::Rule;
 use super::super::expr::{
-    ADDRESS_LOCAL, Base, CmpOp, CtKey, DynsetOp, Expr, FIB_DESTINATION, FIB_SOURCE, FibResult,
-    Found, MetaKey, NatKind, NumgenKind, Reg, Reject,
+    ADDRESS_LOCAL, Base, CT_REPLY, CmpOp, CtKey, DynsetOp, Expr, FIB_DESTINATION, FIB_SOURCE,
+    FibResult, Found, MetaKey, NatKind, NumgenKind, Reg, Reject,
 };
 use super::super::set::Field;
 use super::super::value::{Name, Value};
@@ -59,6 +59,7 @@ enum Meaning {
     Beginning(Family),
     State,
     Status,
+    Direction,
     AddressType,
     Constant(Value),
     /// What a map led to.
@@ -122,7 +123,14 @@ impl Reading {
                 let term = self.take(*reg)?;
                 self.words.push(comparison(&term, *op, value)?);
             }
-            Expr::SetMeta { key, from } => self.set_meta(*key, *from)?,
+            Expr::SetMeta {
+                key: MetaKey::Mark,
+                from,
+            } => self.set_mark("meta mark", *from)?,
+            Expr::SetCt {
+                key: CtKey::Mark,
+                from,
+            } => self.set_mark("ct mark", *from)?,
             Expr::Lookup { set, key, found } => self.lookup(set, *key, *found)?,
             Expr::Nat { .. } => self.nat(expr)?,
             Expr::Redirect { port } => {
@@ -181,6 +189,7 @@ impl Reading {
             Expr::Ct { key, .. } => match key {
                 CtKey::State => Ok(Term::new("ct state", Meaning::State)),
                 CtKey::Status => Ok(Term::new("ct status", Meaning::Status)),
+                CtKey::Direction => Ok(Term::new("ct direction", Meaning::Direction)),
                 CtKey::Mark => field("ct mark", Field::Mark),
                 CtKey::Other(_) => no_syntax(expr),
             },
@@ -218,21 +227,24 @@ impl Reading {
         }
     }
 
-    fn set_meta(&mut self, key: MetaKey, from: Reg) -> Result<(), NoSyntax> {
+    fn set_mark(&mut self, mark: &str, from: Reg) -> Result<(), NoSyntax> {
         let term = self.take(from)?;
-        let (MetaKey::Mark, Meaning::Field(Field::Mark), Some((mask, xor))) =
-            (key, &term.meaning, &term.changed)
-        else {
-            return no_syntax(term);
-        };
-        let (mask, xor) = (word(mask.as_bytes())?, word(xor.as_bytes())?);
-        let how = match mask {
-            u32::MAX => "^",
-            _ if mask == !xor => "|",
+        let words = match (&term.meaning, &term.changed) {
+            (Meaning::Constant(value), None) => {
+                format!("{mark} set {:#010x}", word(value.as_bytes())?)
+            }
+            (Meaning::Field(Field::Mark), Some((kept, xor))) => {
+                let (bits, xor) = (word(kept.as_bytes())?, word(xor.as_bytes())?);
+                let how = match bits {
+                    u32::MAX => "^",
+                    _ if bits == !xor => "|",
+                    _ => return no_syntax(term),
+                };
+                format!("{mark} set {} {how} {xor:#010x}", term.words)
+            }
             _ => return no_syntax(term),
         };
-        self.words
-            .push(format!("meta mark set {} {how} {xor:#010x}", term.words));
+        self.words.push(words);
         Ok(())
     }
 
@@ -387,6 +399,7 @@ fn comparison(term: &Term, op: CmpOp, value: &Value) -> Text {
             whole.resize(family.address_len() as usize, 0);
             format!("{}/{}", address(&whole)?, bytes.len() * 8)
         }
+        (Meaning::Direction, None) if bytes == [CT_REPLY] => "reply".to_owned(),
         (Meaning::AddressType, None) if word(bytes)? == ADDRESS_LOCAL => "local".to_owned(),
         (Meaning::Field(Field::Interface), None) => interface(bytes)?,
         (Meaning::Field(field), None) => single(*field, bytes)?,
