@@ -34,7 +34,7 @@ const LISTS: [List; 5] = [
     },
     List {
         prefix: "USP",
-        numbers: 1..=70,
+        numbers: 1..=71,
     },
 ];
 

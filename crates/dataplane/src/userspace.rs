@@ -5,7 +5,8 @@
 //! holds ports of the node (`claims`) and has portals programmed: by default in a table of nftables
 //! that goes with the process (`render`, `table`, `firewall`), otherwise in the chains of iptables
 //! that kube-proxy had up to v1.25 (`chains`). `flows` removes what connection tracking remembers of
-//! portals that changed. `process` is what both families share, and `handover` gives its sockets to
+//! portals that changed, and `transparent` brings answers to connections with a client's address here.
+//! `process` is what both families share, and `handover` gives its sockets to
 //! a process that takes its place.
 //!
 //! [`Work`]: crate::Work
@@ -31,6 +32,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transparent;
 mod verify;
 
 pub use apply::Userspace;
@@ -52,6 +54,9 @@ pub struct Options {
     pub localhost_node_ports: bool,
     /// What leads to proxy ports.
     pub portals: PortalsBy,
+    /// Endpoints of this node see the client's own address where their answers pass through this
+    /// node. Takes portals by nftables.
+    pub transparent: bool,
     /// How the relay works.
     pub relay: relay::Options,
     /// The Unix socket over which a successor takes over; none if there is to be none.
@@ -75,6 +80,7 @@ impl Default for Options {
             mark: 1 << 14,
             localhost_node_ports: true,
             portals: PortalsBy::default(),
+            transparent: false,
             relay: relay::Options {
                 avoid: Some(NODE_PORTS),
                 ..relay::Options::default()
@@ -103,7 +109,7 @@ const fn wildcard(family: Family) -> IpAddr {
 }
 
 /// Removes what the mode left behind in one family: tables of nftables that no process owns, and the
-/// chains of iptables, whichever program made them. Returns the number of steps.
+/// chains of iptables, whichever program made them, and the rule and route for clients' addresses. Returns the number of steps.
 ///
 /// # Errors
 /// What could not be removed.
@@ -119,7 +125,8 @@ pub fn remove(family: Family) -> io::Result<usize> {
         Err(error) if is_nothing(&error) => 0,
         Err(error) => return Err(error),
     };
-    Ok(nftables + iptables)
+    let routes = transparent::Answers::open(family)?.remove();
+    Ok(nftables + iptables + routes.map_err(io::Error::other)?)
 }
 
 /// Whether this failure to open means that there can be nothing.

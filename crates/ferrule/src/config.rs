@@ -113,6 +113,9 @@ pub struct Config {
     pub udp_idle_timeout: Option<GoDuration>,
     /// What leads to these ports in mode userspace. No file has it.
     pub userspace_portals: PortalsBy,
+    /// Endpoints of this node see their clients' addresses in mode userspace, where that is possible.
+    /// No file has it.
+    pub userspace_transparent: bool,
     /// How long connections may go on in mode userspace when the program is to end. No file has it.
     pub userspace_drain: GoDuration,
     /// The Unix socket over which a successor takes over in mode userspace; empty for none. No file
@@ -271,6 +274,7 @@ impl Config {
             mark: 1 << (self.masquerade_bit() & 31),
             localhost_node_ports: self.iptables_localhost_node_ports,
             portals: self.userspace_portals,
+            transparent: self.userspace_transparent,
             handover: Some(&self.userspace_handover)
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),

@@ -354,6 +354,10 @@ fn tell(notice: Notice) {
             let err = error_chain(&error);
             tracing::error!(err, "Failed to hand sockets from one process to the next");
         }
+        Notice::Transparent { family, error } => {
+            let err = error_chain(&error);
+            tracing::error!(ipFamily = %family, err, "Failed to route answers to clients through this node; endpoints see the node's address");
+        }
         Notice::Failed { key, error } => {
             let err = error_chain(&error);
             tracing::error!(ipFamily = %key.family, servicePortName = %key.port, err, "A proxy port failed; will retry");

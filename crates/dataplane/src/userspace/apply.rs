@@ -20,8 +20,9 @@ use super::flows::StaleFlows;
 use super::handover::Purpose;
 use super::plan::{self, Change, Plan, Portal, Served};
 use super::process::Process;
-use super::relay::{Class, Key, Listen};
+use super::relay::{Class, Key, Listen, Notice};
 use super::table::{PortalTable, Redrawn};
+use super::transparent::{self, Answers};
 use super::{PortalsBy, render, wildcard};
 use crate::{
     Applied, ApplyError, Dataplane, Refusal, RuleCount, Scope, Watcher, Work, error_chain,
@@ -35,6 +36,7 @@ pub struct Userspace {
     process: Arc<Process>,
     portals: Portals,
     flows: StaleFlows,
+    answers: Answers,
     /// The addresses of the node with NodePorts.
     node: Vec<IpAddr>,
     served: BTreeMap<PortKey, Served>,
@@ -58,9 +60,12 @@ impl Userspace {
     /// # Errors
     /// What the kernel said.
     pub fn open(family: Family, options: Options, process: Arc<Process>) -> io::Result<Self> {
+        if options.transparent {
+            transparent::probe(family)?;
+        }
         let portals = match options.portals {
             PortalsBy::Nftables => Portals::Nftables(
-                PortalTable::open(family)?,
+                PortalTable::open(family)?.transparent(options.transparent),
                 Firewall::open(family, options.mark),
             ),
             PortalsBy::Iptables => Portals::Iptables(PortalChains::open(family)?.recall()),
@@ -71,6 +76,7 @@ impl Userspace {
             process,
             portals,
             flows: StaleFlows::open(family)?,
+            answers: Answers::open(family)?,
             node: Vec::new(),
             served: BTreeMap::new(),
             closing: BTreeSet::new(),
@@ -265,6 +271,29 @@ impl Userspace {
         }
     }
 
+    /// Has answers to connections with a client's address come here, or removes what an earlier
+    /// process did for that. Without it endpoints see the node's address. Returns the number of steps.
+    fn bring_answers(&mut self) -> usize {
+        let wanted = self.options.transparent;
+        let changed = if wanted {
+            self.answers.ensure()
+        } else {
+            self.answers.remove()
+        };
+        let relay = self.process.relay();
+        relay.set_answered(self.family, wanted && changed.is_ok());
+        changed.unwrap_or_else(|error| {
+            // What is not wanted leads nobody anywhere, as nothing has the mark.
+            if wanted {
+                self.process.report(Notice::Transparent {
+                    family: self.family,
+                    error: io::Error::other(error),
+                });
+            }
+            0
+        })
+    }
+
     /// Removes UDP flows that lead elsewhere than their address does now.
     fn clear_flows(&mut self, changes: &[Change], work: &Work<'_>) {
         let udp = |change: &&Change| change.key.protocol == Protocol::Udp;
@@ -315,9 +344,14 @@ impl Dataplane for Userspace {
             self.release(&key, work.local);
         }
         self.clear_flows(&changes, work);
+        let answers = match work.scope {
+            // After its rules, by which alone it makes sense.
+            Scope::Full => self.bring_answers(),
+            Scope::Delta(_) => 0,
+        };
         let refused = self.refused.iter();
         Ok(Applied {
-            steps: steps + written,
+            steps: steps + written + answers,
             rules,
             refused: refused
                 .map(|(key, message)| Refusal {
@@ -331,10 +365,11 @@ impl Dataplane for Userspace {
 
     /// Removes portals and stops listening.
     fn remove(&mut self) -> Result<Applied, ApplyError> {
-        let steps = match &mut self.portals {
+        let mut steps = match &mut self.portals {
             Portals::Nftables(table, firewall) => table.remove()? + firewall.remove(),
             Portals::Iptables(chains) => chains.remove()?,
         };
+        steps += self.answers.remove().unwrap_or(0);
         for key in std::mem::take(&mut self.served).into_keys() {
             self.process.relay().remove(&self.key(&key));
         }
@@ -368,6 +403,11 @@ impl Dataplane for Userspace {
 
     fn drain(&mut self) {
         self.process.drain();
+        // Those that were open needed it.
+        if !self.process.is_replaced() {
+            // What could not be removed leads nobody anywhere.
+            _ = self.answers.remove();
+        }
     }
 
     fn watch(&mut self) -> Vec<Box<dyn Watcher>> {

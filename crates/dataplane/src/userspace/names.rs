@@ -19,6 +19,10 @@ pub const FILTER_INPUT: &str = "filter-input";
 pub const FILTER_FORWARD: &str = "filter-forward";
 pub const FILTER_OUTPUT: &str = "filter-output";
 
+/// The same, if endpoints are to see their clients' addresses.
+pub const TRANSPARENT_OUTPUT: &str = "transparent-output";
+pub const TRANSPARENT_ANSWERS: &str = "transparent-answers";
+
 /// Chains that they lead to.
 pub const PORTALS: &str = "portals";
 pub const INSIDE: &str = "portals-inside";
@@ -35,6 +39,9 @@ pub const REJECT: &str = "reject-chain";
 const EARLIER: i32 = -10;
 const DSTNAT: i32 = -100;
 
+/// Connection tracking knows the packet by now, and nothing else has seen it.
+const TRACKED: i32 = -190;
+
 /// A table of this name. The kernel deletes it should we die.
 pub fn table(name: &str) -> Table {
     Table {
@@ -44,8 +51,8 @@ pub fn table(name: &str) -> Table {
     }
 }
 
-/// All chains.
-pub fn chains() -> Vec<Chain> {
+/// All chains; those for clients' addresses only if they are wanted.
+pub fn chains(transparent: bool) -> Vec<Chain> {
     use ChainKind::{Filter, Nat};
     let before_nat = DSTNAT + 2 * EARLIER;
     let mut chains = vec![
@@ -57,6 +64,9 @@ pub fn chains() -> Vec<Chain> {
         Chain::base(FILTER_FORWARD, Filter, Hook::Forward, EARLIER),
         Chain::base(FILTER_OUTPUT, Filter, Hook::Output, EARLIER),
     ];
+    if transparent {
+        chains.extend(transparent_chains());
+    }
     let regular = [
         PORTALS,
         INSIDE,
@@ -71,6 +81,15 @@ pub fn chains() -> Vec<Chain> {
     ];
     chains.extend(regular.map(Chain::new));
     chains
+}
+
+/// Base chains that connections need for as long as they live.
+pub fn transparent_chains() -> [Chain; 2] {
+    use ChainKind::Filter;
+    [
+        Chain::base(TRANSPARENT_OUTPUT, Filter, Hook::Output, TRACKED),
+        Chain::base(TRANSPARENT_ANSWERS, Filter, Hook::Prerouting, TRACKED),
+    ]
 }
 
 /// A set or map.

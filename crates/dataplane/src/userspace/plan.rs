@@ -169,10 +169,13 @@ fn backends(exposure: &Exposure) -> Backends {
         .map(|(ip, port)| SocketAddr::new(*ip, port.get()))
         .filter(|backend| !pools.contains(backend))
         .collect();
+    let here = exposure.endpoints.iter().filter(|endpoint| endpoint.local);
+    let here = here.map(|endpoint| SocketAddr::new(endpoint.ip, endpoint.port.get()));
     let affinity = exposure.affinity_seconds;
     Backends {
         cluster,
         local,
+        here: here.collect(),
         draining,
         affinity: affinity.map(|seconds| Duration::from_secs(seconds.get().into())),
         internal: route(exposure, Class::Internal),

@@ -18,7 +18,8 @@ use ipnet::IpNet;
 use super::Options;
 use super::claims::Claims;
 use super::handover::{self, Inherited, Purpose, Successor};
-use super::relay::{Class, Key, Notice, Relay, Report, now};
+use super::relay::{self, Class, Key, Notice, Relay, Report, now};
+use super::transparent;
 
 /// How often a wait for connections looks whether it has become shorter.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
@@ -63,8 +64,12 @@ impl Process {
     /// # Errors
     /// The kernel refused threads or descriptors.
     pub fn start(options: &Options, report: Report) -> io::Result<Arc<Self>> {
+        let relay = relay::Options {
+            client_mark: options.transparent.then_some(transparent::SPEAKS),
+            ..options.relay.clone()
+        };
         Ok(Arc::new(Self {
-            relay: Relay::start(options.relay.clone(), Arc::clone(&report))?,
+            relay: Relay::start(relay, Arc::clone(&report))?,
             report,
             deadline: Mutex::default(),
             inside: Mutex::default(),
@@ -75,6 +80,11 @@ impl Process {
             replaced: AtomicBool::new(false),
             withdrawn: (Mutex::default(), Condvar::new()),
         }))
+    }
+
+    /// Reports something to the operator.
+    pub(super) fn report(&self, notice: Notice) {
+        (self.report)(notice);
     }
 
     /// The engine.

@@ -8,7 +8,7 @@
 //! Service port. Callers block for a few system calls at most. Everything asynchronous is inside,
 //! on threads of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -24,6 +24,7 @@ use ipnet::IpNet;
 mod accept;
 mod admission;
 mod balancer;
+mod client_address;
 mod copy;
 mod group;
 mod ladder;
@@ -86,6 +87,9 @@ pub struct Options {
     pub descriptors: Option<usize>,
     /// Moves streams by `splice` instead of copying.
     pub splice: bool,
+    /// The mark of sockets that connect to endpoints of this node with the client's own address;
+    /// `None` if none do. See [`Relay::set_answered`].
+    pub client_mark: Option<u32>,
     /// Serves connections that were made to a proxy port itself. Without rules that redirect there
     /// are no others; otherwise it would let anybody around them. Datagrams always are: whether
     /// rules redirected them is not known here.
@@ -104,6 +108,7 @@ impl Default for Options {
             grace: Duration::from_secs(30),
             descriptors: None,
             splice: true,
+            client_mark: None,
             direct: false,
         }
     }
@@ -167,6 +172,8 @@ pub struct Backends {
     pub cluster: Vec<SocketAddr>,
     /// Endpoints chosen from this node.
     pub local: Vec<SocketAddr>,
+    /// Those of them that run on this node.
+    pub here: BTreeSet<SocketAddr>,
     /// Endpoints that get no new clients and may finish with those they have.
     pub draining: Vec<SocketAddr>,
     /// For how long a client stays with its endpoint.
@@ -260,6 +267,13 @@ pub enum Notice {
         /// What the kernel said.
         error: io::Error,
     },
+    /// Endpoints cannot be reached with the client's own address; they see the node's.
+    Transparent {
+        /// Of which family.
+        family: Family,
+        /// Why.
+        error: io::Error,
+    },
     /// Sockets could not be passed between this process and one before or after it.
     Handover {
         /// Why.
@@ -329,6 +343,12 @@ impl Relay {
     /// Which clients are inside the cluster: pods of this node and the node itself.
     pub fn set_inside(&self, networks: Vec<IpNet>) {
         self.shared.set_inside(networks);
+    }
+
+    /// Says whether what endpoints of a family send to connections that have a client's address is
+    /// brought to this machine. Until then none have.
+    pub fn set_answered(&self, family: Family, is: bool) {
+        self.shared.client_address.set_answered(family, is);
     }
 
     /// Listens for one class of a Service port's addresses; returns the proxy port. Until

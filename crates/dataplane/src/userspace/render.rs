@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use super::Options;
 use super::names::{self, Container};
 use super::plan::{Portal, Served, Target};
+use super::transparent;
 use crate::nftables::names::MatchKey;
 use crate::nftables::program;
 use crate::{kernel_family, protocol_number};
@@ -48,6 +49,9 @@ pub fn statics(facts: &Facts, family: Family, options: &Options) -> Statics {
     rules.extend(drawing.proxied());
     rules.extend(drawing.refusals());
     rules.extend(drawing.firewall());
+    if options.transparent {
+        rules.extend(transparent::rules());
+    }
     let node_port_nets: &[IpNet] = match &facts.node_ports {
         NodePorts::Within(nets) => nets,
         NodePorts::All | NodePorts::Nowhere => &[],

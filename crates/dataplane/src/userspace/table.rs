@@ -20,6 +20,8 @@ use crate::{ApplyError, kernel_family, said};
 pub struct PortalTable<T = Socket> {
     family: Family,
     nft: Nft<T>,
+    /// It has the chains by which endpoints see their clients' addresses.
+    transparent: bool,
     /// Tables that this socket made; the last one is in use.
     own: Vec<&'static str>,
     /// `None` when we do not know what is in it.
@@ -63,8 +65,18 @@ impl<T: Transport> PortalTable<T> {
         Self {
             family,
             nft,
+            transparent: false,
             own: Vec::new(),
             written: None,
+        }
+    }
+
+    /// With the chains by which endpoints see their clients' addresses, or without.
+    #[must_use]
+    pub fn transparent(self, transparent: bool) -> Self {
+        Self {
+            transparent,
+            ..self
         }
     }
 
@@ -100,7 +112,7 @@ impl<T: Transport> PortalTable<T> {
         batch.add_table(&Table::new(name));
         batch.delete_table();
         batch.add_table(&names::table(name));
-        for chain in names::chains() {
+        for chain in names::chains(self.transparent) {
             batch.add_chain(&chain);
         }
         for container in Container::ALL {
@@ -148,7 +160,8 @@ impl<T: Transport> PortalTable<T> {
 
     /// Leads nobody anywhere any more. Only base chains are emptied: as long as some rule asks for
     /// translation, and some chain is there for it, the kernel translates the packets of connections
-    /// that have begun. The rest goes with the socket.
+    /// that have begun. What brings answers to connections with a client's address stays too. The
+    /// rest goes with the socket.
     ///
     /// # Errors
     /// See [`ApplyError`].
@@ -158,7 +171,7 @@ impl<T: Transport> PortalTable<T> {
         };
         self.written = None;
         let mut batch = Batch::new(kernel_family(self.family), *name);
-        let base = names::chains().into_iter();
+        let base = names::chains(false).into_iter();
         for chain in base.filter(|chain| chain.base.is_some()) {
             batch.flush_chain(&chain.name);
         }

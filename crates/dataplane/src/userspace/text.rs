@@ -32,6 +32,7 @@ pub fn text(desired: &Desired, family: Family, options: &Options) -> Result<Stri
     let text = match options.portals {
         PortalsBy::Nftables => Sheet::write(
             family,
+            options.transparent,
             &render::statics(facts, family, options),
             &drawn(&served),
         )?,
@@ -105,6 +106,7 @@ impl Sheet {
 
     fn write(
         family: Family,
+        transparent: bool,
         statics: &render::Statics,
         drawn: &BTreeMap<Container, Vec<Element>>,
     ) -> Result<String, NoSyntax> {
@@ -126,7 +128,7 @@ impl Sheet {
             let elements = drawn.get(&container).or(nets);
             sheet.set(container, elements.map_or(&[], Vec::as_slice))?;
         }
-        for chain in names::chains() {
+        for chain in names::chains(transparent) {
             sheet.line(1, &format!("chain {} {{", text::name(&chain.name)?));
             for line in text::chain(&chain)? {
                 sheet.line(2, &line);

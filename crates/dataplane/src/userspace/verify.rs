@@ -95,7 +95,7 @@ fn compare(
         report.add(Discrepancy::different(words.table(), found));
     }
     let statics = render::statics(desired.facts(family), family, options);
-    for chain in names::chains() {
+    for chain in names::chains(options.transparent) {
         let chain_rules = |rules: &mut dyn Iterator<Item = &Rule>| -> Vec<Rule> {
             rules
                 .filter(|rule| rule.chain == chain.name)

@@ -23,5 +23,6 @@ mod scene;
 mod sources;
 mod spy;
 mod table;
+mod transparent;
 mod userspace;
 mod world;

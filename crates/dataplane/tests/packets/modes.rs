@@ -46,6 +46,13 @@ pub const USERSPACE_BY_IPTABLES: Mode = Mode::new(
     open_userspace_by_iptables,
 );
 
+/// Mode userspace in which endpoints of this node see their clients' addresses.
+pub const USERSPACE_TRANSPARENT: Mode = Mode::new(
+    "userspace, transparent",
+    USERSPACE,
+    open_userspace_transparent,
+);
+
 /// kube-proxy's mode ipvs.
 pub const IPVS: &str = "ipvs";
 
@@ -115,18 +122,28 @@ fn open_iptables_legacy(family: Family, knobs: Knobs) -> io::Result<Box<dyn Data
 }
 
 fn open_userspace(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
-    userspace(family, knobs, PortalsBy::Nftables)
+    userspace(family, knobs, PortalsBy::Nftables, false)
 }
 
 fn open_userspace_by_iptables(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
-    userspace(family, knobs, PortalsBy::Iptables)
+    userspace(family, knobs, PortalsBy::Iptables, false)
 }
 
-fn userspace(family: Family, knobs: Knobs, portals: PortalsBy) -> io::Result<Box<dyn Dataplane>> {
+fn open_userspace_transparent(family: Family, knobs: Knobs) -> io::Result<Box<dyn Dataplane>> {
+    userspace(family, knobs, PortalsBy::Nftables, true)
+}
+
+fn userspace(
+    family: Family,
+    knobs: Knobs,
+    portals: PortalsBy,
+    transparent: bool,
+) -> io::Result<Box<dyn Dataplane>> {
     let defaults = userspace::Options::default();
     let options = userspace::Options {
         mark: knobs.mark,
         portals,
+        transparent,
         relay: relay::Options {
             workers: 1,
             ..defaults.relay

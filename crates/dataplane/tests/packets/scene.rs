@@ -78,6 +78,15 @@ impl Scene {
         self.there(move || drop(dataplane));
     }
 
+    /// Ends it in order: what is open may go on until it ends.
+    pub fn end(&mut self) {
+        let mut dataplane = self.dataplane.take().unwrap();
+        self.there(move || {
+            dataplane.withdraw().unwrap();
+            dataplane.drain();
+        });
+    }
+
     /// Applies everything; what is said about Service ports that are not programmed, but for SCTP.
     pub fn refused(&mut self) -> Vec<String> {
         self.cluster.step();

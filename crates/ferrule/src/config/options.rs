@@ -233,6 +233,7 @@ fn merge(
         config
     };
     config.userspace_portals = flags.userspace_portals.value;
+    config.userspace_transparent = flags.userspace_transparent.value;
     config
         .userspace_handover
         .clone_from(&flags.userspace_handover.value);

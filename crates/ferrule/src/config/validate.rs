@@ -7,6 +7,7 @@
 use std::fmt;
 
 use ferrule_core::model::{Family, parse_cidr, parse_ip};
+use ferrule_dataplane::userspace::PortalsBy;
 
 use super::Config;
 use super::gates::{Gate, Gates};
@@ -180,6 +181,10 @@ fn relay(config: &Config, found: &mut Found) {
     if port_range::parse(&config.port_range).is_err() {
         let detail = "must be a valid port range (e.g. 300-2000)";
         found.invalid("PortRange", quote(&config.port_range), detail);
+    }
+    if config.userspace_transparent && config.userspace_portals != PortalsBy::Nftables {
+        let detail = "takes --userspace-portals=nftables";
+        found.invalid("UserspaceTransparent", "true".to_owned(), detail);
     }
     // Clients do not come from loopback alone.
     if ["127.0.0.1", "::1"].contains(&config.bind_address.as_str()) {

@@ -302,6 +302,9 @@ declare! {
     /// Clients that are there.
     RELAY_OPEN = "ferrule_relay_open_connections", Gauge, SERVICE_PORT, Relay,
         "[ALPHA] TCP connections of clients that are open";
+    /// Connections with a client's address.
+    RELAY_TRANSPARENT = "ferrule_relay_transparent_connections_total", Counter, SERVICE_PORT, Relay,
+        "[ALPHA] TCP connections to endpoints with the client's own address";
     /// Connections whose endpoint was gone.
     RELAY_EXPIRED = "ferrule_relay_expired_connections_total", Counter, SERVICE_PORT, Relay,
         "[ALPHA] TCP connections reset because their endpoint was gone and they were silent";

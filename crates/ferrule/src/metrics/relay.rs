@@ -52,7 +52,7 @@ type Values = Vec<(Option<&'static str>, f64)>;
 type Row = (&'static Declared, Of, fn(&Stats) -> Values);
 
 /// Metrics of one number or several per Service port.
-const NUMBERS: [Row; 14] = [
+const NUMBERS: [Row; 15] = [
     (&names::RELAY_CONNECTIONS, Of::Tcp, |stats| {
         one(stats.lanes.values().map(|lane| lane.accepted).sum())
     }),
@@ -60,6 +60,9 @@ const NUMBERS: [Row; 14] = [
         one(stats.lanes.values().map(|lane| lane.denied).sum())
     }),
     (&names::RELAY_OPEN, Of::Tcp, |stats| one(long(stats.open))),
+    (&names::RELAY_TRANSPARENT, Of::Tcp, |stats| {
+        one(stats.transparent)
+    }),
     (&names::RELAY_EXPIRED, Of::Tcp, |stats| one(stats.expired)),
     (&names::RELAY_ASSOCIATED, Of::Udp, |stats| {
         one(stats.associated)

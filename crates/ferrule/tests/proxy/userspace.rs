@@ -188,3 +188,48 @@ fn replace_again_and_again(lab: &Lab, options: &[&'static str]) {
         assert!(!running.log().contains("Failed to"), "{}", running.log());
     });
 }
+
+/// Clients of all sides that connect without a pause, and how often somebody answered.
+fn under_load(lab: &Lab, work: impl FnOnce(&dyn Fn(usize))) -> usize {
+    const EACH: usize = 4;
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for place in [&lab.out, &lab.pod, &lab.node] {
+            for _ in 0..EACH {
+                scope.spawn(|| ask(lab, place, &stop, &count));
+            }
+        }
+        let _stop = Stop(&stop);
+        work(&|more| {
+            let before = count.load(Ordering::Relaxed);
+            until("clients are served", || {
+                (count.load(Ordering::Relaxed) > before + more).then_some(())
+            });
+        });
+    });
+    count.into_inner()
+}
+
+#[test]
+fn usp_061_upgrades_under_load_refuse_nobody() {
+    Lab::both(|lab| {
+        let folder = tempfile::tempdir().unwrap();
+        let handover = format!("--userspace-handover={}", folder.path().join("s").display());
+        let options: [&'static str; 1] = [handover.leak()];
+        let mut running = proxy(lab, &options);
+        let served = under_load(lab, |some_more| {
+            some_more(300);
+            for _ in 0..5 {
+                let mut replaced = std::mem::replace(&mut running, proxy(lab, &options));
+                some_more(300);
+                let code = replaced.wait().code();
+                assert_eq!(code, Some(0), "{}", replaced.log());
+            }
+        });
+        eprintln!(
+            "{:?}: {served} connections, 5 upgrades, 0 failed",
+            lab.family
+        );
+        assert!(!running.log().contains("Failed to"), "{}", running.log());
+    });
+}

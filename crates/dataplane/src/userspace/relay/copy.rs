@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ferrule_kernel::inet;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::accept::{self, Client};
 use super::group::{Endpoint, Group};
 use super::ladder::{self, Connected};
-use super::proxy_header;
 use super::sockets;
 use super::stats::{add, count};
 use super::workers::Counted;
@@ -26,6 +26,9 @@ use super::workers::Counted;
 mod half;
 
 use half::{Broken, Half};
+
+/// Bytes that a client may have sent before it is connected.
+const EARLY: usize = 4096;
 
 /// A socket on its thread.
 type Stream = AsyncFd<OwnedFd>;
@@ -54,40 +57,59 @@ async fn introduce(client: Client) -> Option<Connection> {
         permit,
         class,
     } = client;
+    let early = early(&socket);
+    let early_len = early.len();
     let who = ladder::Context {
         peer,
+        asked,
         class,
         counted: &counted,
+        early,
     };
-    let connected = ladder::connect(&who, server).await;
+    let connected = ladder::connect(who, server).await;
     drop(permit);
     let Some(Connected {
         stream: server,
         endpoint,
-        proxy_header,
+        first,
+        sent,
+        at_once,
     }) = connected
     else {
         accept::reset(&socket);
         return None;
     };
-    let first = proxy_header.then(|| proxy_header::header(peer, asked));
     let Ok(client) = sockets::wait_on(socket, ladder::interest()) else {
         // No memory for it. The client's socket went with the error and was closed.
         accept::reset(&server);
         return None;
     };
     let splice = counted.shared.options.splice;
+    add(&counted.group.counters.to_endpoints, early_len as u64);
+    let mut up = Half::new(splice);
+    up.begin_with(first, sent);
+    // What was not there yet may be by now, if that took a while.
+    up.look_again(early_len == 0 && !at_once);
     Some(Connection {
         ends: Ends {
             client,
             server,
             orderly: false,
         },
-        up: Half::new(splice).beginning_with(first),
+        up,
         down: Half::new(splice),
         endpoint,
         counted,
     })
+}
+
+/// What a client has sent before it was connected: most have. Not more than a request usually has, as
+/// it is kept until an endpoint is found.
+fn early(socket: &OwnedFd) -> Box<[u8]> {
+    let mut bytes = [0; EARLY];
+    // Nothing yet, an end and an error will be found again.
+    let len = inet::receive(socket, &mut bytes).unwrap_or(0);
+    bytes.get(..len).unwrap_or(&[]).into()
 }
 
 /// A client that is connected to an endpoint. The sockets come first: what counts them is dropped

@@ -77,6 +77,8 @@ impl Endpoint {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) endpoint: Arc<Endpoint>,
+    /// It runs on this node.
+    pub(super) is_here: bool,
     pub(super) proxy_header: bool,
 }
 
@@ -128,6 +130,7 @@ impl Group {
         let address = inner.balancer.pick(pool, client, attempts, now())?;
         Some(Choice {
             endpoint: Arc::clone(inner.endpoints.get(&address)?),
+            is_here: inner.backends.here.contains(&address),
             proxy_header: inner.backends.proxy_header,
         })
     }

@@ -15,8 +15,10 @@ use tokio::io::unix::AsyncFd;
 
 use super::Class;
 use super::balancer::Attempts;
+use super::client_address::connect_as;
 use super::group::{Choice, Endpoint};
 use super::now;
+use super::proxy_header;
 use super::sockets;
 use super::stats::{Failure, count};
 use super::workers::Counted;
@@ -38,24 +40,37 @@ const EXHAUSTED: Duration = Duration::from_millis(50);
 /// Who is to be connected.
 pub(super) struct Context<'a> {
     pub(super) peer: SocketAddr,
+    /// What it asked for.
+    pub(super) asked: SocketAddr,
     pub(super) class: Class,
     pub(super) counted: &'a Counted,
+    /// What it has sent by now.
+    pub(super) early: Box<[u8]>,
 }
 
 /// A connection to an endpoint.
 pub(super) struct Connected {
     pub(super) stream: AsyncFd<OwnedFd>,
     pub(super) endpoint: Arc<Endpoint>,
-    pub(super) proxy_header: bool,
+    /// What the endpoint is to receive before all else.
+    pub(super) first: Box<[u8]>,
+    /// How much of it was sent.
+    pub(super) sent: usize,
+    /// It was there at once.
+    pub(super) at_once: bool,
 }
 
+/// A connection that was begun, and how many bytes were sent with it.
+type Begun = (OwnedFd, usize);
+
 /// Connects; `None` when no endpoint could be reached.
-pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Connected> {
+pub(super) async fn connect(client: Context<'_>, server: OwnedFd) -> Option<Connected> {
     let group = &client.counted.group;
     let counters = &group.counters;
     let ip = client.peer.ip();
     let mut server = Some(server);
-    let inside = client.counted.shared.is_inside(ip);
+    let shared = &client.counted.shared;
+    let inside = shared.is_inside(ip);
     let begun = now();
     let (mut refused, mut silent) = (Vec::new(), Vec::new());
     let mut step = 0;
@@ -69,6 +84,7 @@ pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Con
         };
         let Choice {
             endpoint,
+            is_here,
             proxy_header,
         } = choice;
         if step + refused.len() > 0 {
@@ -78,15 +94,27 @@ pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Con
             Some(first) => Ok(first),
             None => sockets::stream(group.key.family),
         };
-        match attempt(socket, endpoint.address, STEPS[step]).await {
-            Ok(stream) => {
+        let mark = is_here
+            .then(|| shared.client_address.mark(ip, endpoint.address.ip()))
+            .flatten();
+        let first = proxy_header.then(|| first(&client));
+        let bytes = first.as_deref().unwrap_or(&client.early);
+        let attempted =
+            socket.and_then(|socket| begin(&client, mark, socket, endpoint.address, bytes));
+        match attempt(attempted, STEPS[step]).await {
+            Ok((stream, sent, at_once)) => {
+                if mark.is_some() {
+                    count(&counters.transparent);
+                }
                 let now = now();
                 group.connected(ip, endpoint.address, now);
                 counters.connected(now.saturating_duration_since(begun));
                 return Some(Connected {
                     stream,
                     endpoint,
-                    proxy_header,
+                    first: first.unwrap_or(client.early),
+                    sent,
+                    at_once,
                 });
             }
             Err(error) => {
@@ -120,17 +148,42 @@ pub(super) async fn connect(client: &Context<'_>, server: OwnedFd) -> Option<Con
     None
 }
 
-async fn attempt(
-    socket: io::Result<OwnedFd>,
+/// The header that names the client, and what the client has sent.
+fn first(client: &Context<'_>) -> Box<[u8]> {
+    let mut bytes = proxy_header::header(client.peer, client.asked).into_vec();
+    bytes.extend_from_slice(&client.early);
+    bytes.into()
+}
+
+/// Begins to connect, with the client's address if there is a mark for that.
+fn begin(
+    client: &Context<'_>,
+    mark: Option<u32>,
+    socket: OwnedFd,
     to: SocketAddr,
+    first: &[u8],
+) -> io::Result<Begun> {
+    let connect = |socket: &OwnedFd| match first {
+        [] => inet::connect(socket, to).map(|()| 0),
+        first => inet::connect_and_send(socket, to, first),
+    };
+    let Some(mark) = mark else {
+        return connect(&socket).map(|sent| (socket, sent));
+    };
+    let another = || sockets::stream(client.counted.group.key.family);
+    connect_as(client.peer, mark, socket, another, connect)
+}
+
+/// The connection, how many bytes were sent with it, and whether it was there at once.
+async fn attempt(
+    begun: io::Result<Begun>,
     time: Duration,
-) -> io::Result<AsyncFd<OwnedFd>> {
-    let socket = socket?;
-    inet::connect(&socket, to)?;
+) -> io::Result<(AsyncFd<OwnedFd>, usize, bool)> {
+    let (socket, sent) = begun?;
     let stream = sockets::wait_on(socket, interest())?;
     // A pod of this node has mostly answered by now, and there is no need to wait to be notified of it.
-    if inet::is_connected(&stream) {
-        return Ok(stream);
+    if sent > 0 || inet::is_connected(&stream) {
+        return Ok((stream, sent, true));
     }
     let outcome = async {
         let ready = stream.writable().await?.ready();
@@ -142,7 +195,7 @@ async fn attempt(
         Ok(())
     };
     match tokio::time::timeout(time, outcome).await {
-        Ok(Ok(())) => Ok(stream),
+        Ok(Ok(())) => Ok((stream, 0, false)),
         Ok(Err(error)) => Err(error),
         Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
     }

@@ -125,6 +125,8 @@ pub struct Stats {
     pub given_up: u64,
     /// How long it took to connect a client to an endpoint, failed attempts included.
     pub connect: Histogram,
+    /// Connections to endpoints with the client's own address.
+    pub transparent: u64,
     /// Datagrams that reached nobody.
     pub dropped_datagrams: u64,
     /// Associations that made room for others.
@@ -170,6 +172,7 @@ pub(super) struct Counters {
     pub(super) given_up: AtomicU64,
     connect: [AtomicU64; BOUNDS.len() + 1],
     connect_micros: AtomicU64,
+    pub(super) transparent: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) expired: AtomicU64,
@@ -238,6 +241,7 @@ impl Counters {
                 longer: read(&self.connect[BOUNDS.len()]),
                 sum: Duration::from_micros(read(&self.connect_micros)),
             },
+            transparent: read(&self.transparent),
             dropped_datagrams: read(&self.dropped),
             evicted: read(&self.evicted),
             expired: read(&self.expired),

@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
 use super::balancer::splitmix;
+use super::client_address::ClientAddress;
 use super::group::{Group, Lane};
 use super::sockets::{self, Bound};
 use super::udp::LocalPorts;
@@ -34,13 +35,15 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(super) struct Shared {
     pub(super) options: Options,
     report: Report,
-    reported: Mutex<[Option<Instant>; 4]>,
+    reported: Mutex<[Option<Instant>; 5]>,
     inside: RwLock<Arc<[IpNet]>>,
     descriptors: usize,
     used: AtomicUsize,
     open: AtomicUsize,
     empty: (Mutex<()>, Condvar),
     seed: Mutex<u64>,
+    /// For connections to endpoints.
+    pub(super) client_address: ClientAddress,
     /// For datagrams to endpoints.
     pub(super) local_ports: Arc<LocalPorts>,
     threads: OnceLock<Vec<Thread>>,
@@ -60,6 +63,7 @@ pub(super) fn entropy() -> u64 {
 impl Shared {
     pub(super) fn new(options: Options, descriptors: usize, report: Report) -> Self {
         Self {
+            client_address: ClientAddress::new(options.client_mark),
             local_ports: LocalPorts::new(options.local_ports),
             options,
             report,
@@ -118,6 +122,7 @@ impl Shared {
             Notice::Share { .. } => 1,
             Notice::Failed { .. } => 2,
             Notice::Handover { .. } => 3,
+            Notice::Transparent { .. } => 4,
         };
         let now = now();
         {

@@ -110,6 +110,7 @@ const fn is_own(name: &str) -> bool {
             | b"userspace-portals"
             | b"userspace-drain-timeout"
             | b"userspace-handover"
+            | b"userspace-transparent"
             | b"proxy-port-range"
             | b"udp-timeout"
     )
@@ -235,6 +236,9 @@ flags! {
     "userspace-handover", userspace_handover: String = String::new(), Always,
         "Unix socket over which mode userspace takes over from a ferrule that runs, and hands over to \
          the next one, without refusing a client. Blank for none.";
+    "userspace-transparent", userspace_transparent: bool = false, Always,
+        "In mode userspace, pods of this node see their clients' addresses instead of the node's, where \
+         their answers pass through this node.";
     "detect-local-mode", detect_local_mode: LocalMode = LocalMode::default(), WithoutFile,
         "How to detect traffic from pods of this node: ClusterCIDR, NodeCIDR, BridgeInterface \
          or InterfaceNamePrefix. Blank means ClusterCIDR.";

@@ -77,6 +77,7 @@ impl From<KubeProxyConfiguration> for Config {
             port_range: file.port_range,
             udp_idle_timeout: file.udp_idle_timeout,
             userspace_portals: PortalsBy::default(),
+            userspace_transparent: false,
             userspace_drain: USERSPACE_DRAIN,
             userspace_handover: String::new(),
         }

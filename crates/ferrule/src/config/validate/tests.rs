@@ -1,5 +1,7 @@
 //! Every rule with its exact text, and what is accepted on purpose.
 
+use ferrule_dataplane::userspace::PortalsBy;
+
 use super::*;
 use crate::config::v1alpha1::{VModuleItem, decode};
 
@@ -224,6 +226,21 @@ fn usp_003_nobody_can_be_served_on_loopback_alone() {
         );
         assert_told(&format!("bindAddress: '{address}'"), "");
     }
+}
+
+#[test]
+fn clients_addresses_take_portals_by_nftables() {
+    let mut config = config("mode: userspace");
+    config.userspace_transparent = true;
+    assert_eq!(reported(&config), "");
+    config.userspace_portals = PortalsBy::Iptables;
+    assert_eq!(
+        reported(&config),
+        "KubeProxyConfiguration.UserspaceTransparent: Invalid value: true: takes \
+         --userspace-portals=nftables"
+    );
+    config.mode = "nftables".to_owned();
+    assert_eq!(reported(&config), "");
 }
 
 #[test]

@@ -94,14 +94,16 @@ impl Half {
         }
     }
 
-    /// Sends this before anything else, and reads at once: a client that was being connected has
-    /// mostly sent something meanwhile.
-    pub(super) fn beginning_with(mut self, bytes: Option<Box<[u8]>>) -> Self {
-        self.fresh = true;
-        if let Some(bytes) = bytes {
-            self.held = Held::Bytes { bytes, sent: 0 };
+    /// Sends the rest of these bytes before anything else.
+    pub(super) fn begin_with(&mut self, bytes: Box<[u8]>, sent: usize) {
+        if sent < bytes.len() {
+            self.held = Held::Bytes { bytes, sent };
         }
-        self
+    }
+
+    /// Whether there may be bytes that no event will announce soon.
+    pub(super) fn look_again(&mut self, fresh: bool) {
+        self.fresh = fresh;
     }
 
     /// Bytes read so far.
