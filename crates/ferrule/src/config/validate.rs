@@ -186,6 +186,10 @@ fn relay(config: &Config, found: &mut Found) {
         let detail = "takes --userspace-portals=nftables";
         found.invalid("UserspaceTransparent", "true".to_owned(), detail);
     }
+    if config.userspace_transparent && !config.userspace_handover.is_empty() {
+        let detail = "does not go with --userspace-handover yet";
+        found.invalid("UserspaceTransparent", "true".to_owned(), detail);
+    }
     // Clients do not come from loopback alone.
     if ["127.0.0.1", "::1"].contains(&config.bind_address.as_str()) {
         let detail = "mode userspace cannot proxy on localhost";

@@ -6,7 +6,7 @@ use ferrule_core::{desired::Desired, facts::Connections, model::Family};
 use ferrule_dataplane::verify::Discrepancy;
 use ferrule_dataplane::{Applied, ApplyError, Dataplane, Watcher, Work};
 
-use super::{Audit, Mode, OnExit, Opened, Part, Section};
+use super::{Audit, Mode, OnExit, Opened, Section};
 
 pub static PAPER: Mode = Mode {
     name: "paper",
@@ -19,10 +19,7 @@ pub static PAPER: Mode = Mode {
     packets: None,
     prepare: |_, _| Ok(()),
     open: |_| Ok(Opened::without_relay(|family| Ok(Box::new(Paper(family))))),
-    remove: |part| match part {
-        Part::Family(family) => Ok(Paper(family).remove()?),
-        Part::Node => Ok(Applied::default()),
-    },
+    remove: |part| super::remove_family(part, |family| Ok(Paper(family)), &[]),
     chains: "paper",
     render: |desired, family, _, _| Ok(lines(desired, family)),
     verify: |desired, family, _, _| {

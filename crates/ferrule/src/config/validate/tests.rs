@@ -229,7 +229,7 @@ fn usp_003_nobody_can_be_served_on_loopback_alone() {
 }
 
 #[test]
-fn clients_addresses_take_portals_by_nftables() {
+fn clients_addresses_take_portals_by_nftables_and_no_successor() {
     let mut config = config("mode: userspace");
     config.userspace_transparent = true;
     assert_eq!(reported(&config), "");
@@ -238,6 +238,13 @@ fn clients_addresses_take_portals_by_nftables() {
         reported(&config),
         "KubeProxyConfiguration.UserspaceTransparent: Invalid value: true: takes \
          --userspace-portals=nftables"
+    );
+    config.userspace_portals = PortalsBy::Nftables;
+    config.userspace_handover = "/run/ferrule/handover.sock".to_owned();
+    assert_eq!(
+        reported(&config),
+        "KubeProxyConfiguration.UserspaceTransparent: Invalid value: true: does not go with \
+         --userspace-handover yet"
     );
     config.mode = "nftables".to_owned();
     assert_eq!(reported(&config), "");
