@@ -176,14 +176,14 @@ fn services_that_cannot_work_have_events_and_not_too_many() {
             message: "is no network".to_owned(),
             severity,
         };
-        let trifle = issue("spec.type", Severity::Note);
-        let node = Issue {
+        let note = issue("spec.type", Severity::Note);
+        let another = Issue {
             object: ObjectKey::Node("n".into()),
             ..issue("spec.podCIDRs", Severity::Warning)
         };
         let bad = issue("spec.loadBalancerSourceRanges[0]", Severity::Warning);
         // It comes and goes; notes and other objects have none.
-        for issues in [&[&bad, &trifle, &node][..], &[], &[&bad]] {
+        for issues in [&[&bad, &note, &another][..], &[], &[&bad]] {
             reporter.issues(issues);
         }
         let refused = Applied {
