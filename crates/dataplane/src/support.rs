@@ -311,10 +311,10 @@ mod tests {
                 "nft",
                 &["-f", "-"],
                 "table ip kube-proxy {\n\
-                 map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; \
-                 elements = { 10.96.0.1 . tcp . 80 : drop } }\n\
-                 chain odd { ct state invalid drop; meta cpu 3 accept; }\n}\n\
-                 table ip firewall { chain secret { ip saddr 192.0.2.1 drop; } }",
+                 map service-ips {\ntype ipv4_addr . inet_proto . inet_service : verdict\n\
+                 elements = { 10.96.0.1 . tcp . 80 : drop }\n}\n\
+                 chain odd {\nct state invalid drop\nmeta cpu 3 accept\n}\n}\n\
+                 table ip firewall {\nchain secret {\nip saddr 192.0.2.1 drop\n}\n}\n",
             );
             run("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]);
             let before = run("nft", &["list", "ruleset"]);

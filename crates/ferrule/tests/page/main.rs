@@ -334,7 +334,6 @@ fn pictures_are_light_or_dark_as_the_user_prefers() {
         if variable("UPDATE_EXPECT") {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
             fs::write(root.join("node-page.png"), picture).unwrap();
-            fs::write(root.join("node-page-dark.png"), other).unwrap();
             fs::write(root.join("node-page-explain.png"), explained).unwrap();
         }
     });
