@@ -1,7 +1,7 @@
 //! The program: picks the verb, prints the one error that ends it, sets the exit code.
 //!
 //! A library only so that others can link its parts: `cargo xtask bench check` counts the instructions of
-//! [`paths`], and `fuzz` feeds [`paths::watch`] with anything.
+//! [`paths`], and `cargo xtask fuzz` feeds them with anything.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
