@@ -479,7 +479,7 @@ fn detector(detector: Option<&Detector>) -> String {
     }
 }
 
-/// What a cloud load balancer is told.
+/// What a cloud load balancer gets to know.
 fn health(view: &View<'_>, explained: &Explained) -> Option<String> {
     let check = explained.health?;
     let port = check.port;
@@ -488,10 +488,10 @@ fn health(view: &View<'_>, explained: &Explained) -> Option<String> {
     }
     Some(match check.local_ready {
         0 => format!(
-            "A load balancer's health check on port {port} is told 503, 0 local endpoints: it sends nothing to this node."
+            "A load balancer's health check on port {port} gets 503, 0 local endpoints: it sends nothing to this node."
         ),
         many => format!(
-            "A load balancer's health check on port {port} is told 200, {}, while the proxy is healthy.",
+            "A load balancer's health check on port {port} gets 200, {}, while the proxy is healthy.",
             count(many, "local endpoint")
         ),
     })

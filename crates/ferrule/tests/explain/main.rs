@@ -135,14 +135,14 @@ fn an_answer_goes_on_with_endpoints_source_address_and_health_check() {
         "  10.1.0.1:8080, on this node: chosen",
         "  10.1.1.1:8080: from this node not chosen: on another node, and the policy is Local; from the whole cluster chosen",
         "Through the LoadBalancerIP clients keep their source address (externalTrafficPolicy is Local), except processes on this node.",
-        "A load balancer's health check on port 32100 is told 200, 1 local endpoint, while the proxy is healthy.",
+        "A load balancer's health check on port 32100 gets 200, 1 local endpoint, while the proxy is healthy.",
     ];
     for line in expected {
         assert!(said.lines().any(|l| l == line), "{line}\n\n{said}");
     }
     let said = asked("external-local", "198.51.100.1:80");
     assert!(
-        said.contains("port 32100 is told 503, 0 local endpoints"),
+        said.contains("port 32100 gets 503, 0 local endpoints"),
         "{said}"
     );
     assert!(
