@@ -4,6 +4,7 @@
 //! remembers what it wrote. After a failure the caller asks for [`Scope::Full`] again; it never
 //! looks at error codes.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -107,6 +108,12 @@ pub struct Process {
     pub id: u32,
     /// What the kernel calls it.
     pub name: String,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (PID {})", self.name, self.id)
+    }
 }
 
 /// How a [`Watcher`] learns of changes.

@@ -108,8 +108,9 @@ const fn wildcard(family: Family) -> IpAddr {
     }
 }
 
-/// Removes what the mode left behind in one family: tables of nftables that no process owns, and the
-/// chains of iptables, whichever program made them, and the rule and route for clients' addresses. Returns the number of steps.
+/// Removes what the mode left behind in one family: tables of nftables that no process owns, the chains
+/// of iptables, whichever program made them, and the rule and route for clients' addresses. Returns the
+/// number of steps.
 ///
 /// # Errors
 /// What could not be removed.

@@ -11,14 +11,14 @@ use std::time::Duration;
 use ferrule_core::model::{Family, PerFamily};
 use ferrule_dataplane::Process;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Syncs that are remembered: the last ones, and the last ones worth it.
 const MOST: usize = 240;
 const MOST_NOTABLE: usize = 60;
 
 /// One sync. Field names are an interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sync {
     /// Counts syncs since the start.
@@ -59,7 +59,7 @@ pub struct Ended {
 }
 
 /// The last comparison of everything with the kernel, of one family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Audit {
     /// When it ended, RFC 3339.
@@ -70,44 +70,55 @@ pub struct Audit {
     pub first: bool,
 }
 
-/// What is remembered.
+/// What is remembered. It is put into words when somebody asks, not with every sync.
 #[derive(Debug, Default)]
 pub struct History {
     count: u64,
-    recent: VecDeque<Sync>,
-    notable: VecDeque<Sync>,
-    audits: PerFamily<Option<Audit>>,
+    recent: VecDeque<Kept>,
+    notable: VecDeque<Kept>,
+    /// The last comparison of everything: when, what it found, and whether it was the first.
+    audits: PerFamily<Option<(Timestamp, usize, bool)>>,
 }
 
-impl History {
-    /// A sync ended.
-    pub fn ended(&mut self, ended: Ended) {
-        self.count += 1;
-        let (changes, refused, error) = match ended.result {
-            Ok((changes, refused)) => (changes, refused, None),
-            Err(error) => (0, 0, Some(error)),
-        };
-        if ended.full && error.is_none() {
-            let audit = &mut self.audits[ended.family];
-            *audit = Some(Audit {
-                at: written(ended.at),
-                changes,
-                first: audit.is_none(),
-            });
-        }
-        let sync = Sync {
-            number: self.count,
+/// A sync that is remembered.
+#[derive(Debug)]
+struct Kept {
+    number: u64,
+    ended: Ended,
+    /// It undid external changes.
+    repair: bool,
+    /// Who made them, where that is known.
+    process: Option<Process>,
+}
+
+impl Kept {
+    fn sync(&self) -> Sync {
+        let ended = &self.ended;
+        let (changes, refused) = *ended.result.as_ref().unwrap_or(&(0, 0));
+        Sync {
+            number: self.number,
             at: written(ended.at),
             family: ended.family.to_string(),
             full: ended.full,
             took_micros: u64::try_from(ended.took.as_micros()).unwrap_or(u64::MAX),
             changes,
             refused,
-            error,
-            repair: false,
-            process: None,
-        };
-        let (queue, most) = if sync.full || sync.error.is_some() {
+            error: ended.result.as_ref().err().cloned(),
+            repair: self.repair,
+            process: self.process.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl History {
+    /// A sync ended.
+    pub fn ended(&mut self, ended: Ended) {
+        self.count += 1;
+        if let (true, Ok((changes, _))) = (ended.full, &ended.result) {
+            let audit = &mut self.audits[ended.family];
+            *audit = Some((ended.at, *changes, audit.is_none()));
+        }
+        let (queue, most) = if ended.full || ended.result.is_err() {
             (&mut self.notable, MOST_NOTABLE)
         } else {
             (&mut self.recent, MOST)
@@ -115,16 +126,21 @@ impl History {
         if queue.len() == most {
             queue.pop_front();
         }
-        queue.push_back(sync);
+        queue.push_back(Kept {
+            number: self.count,
+            ended,
+            repair: false,
+            process: None,
+        });
     }
 
     /// The last sync of a family undid external changes, which is known only after it.
-    pub fn repaired(&mut self, family: Family, process: Option<&Process>) {
+    pub fn repaired(&mut self, family: Family, process: Option<Process>) {
         // Only a full sync repairs.
-        let mut full = self.notable.iter_mut().rev();
-        if let Some(sync) = full.find(|sync| sync.full && sync.family == family.as_str()) {
-            sync.repair = true;
-            sync.process = process.map(|process| format!("{} (PID {})", process.name, process.id));
+        let mut kept = self.notable.iter_mut().rev();
+        if let Some(kept) = kept.find(|kept| kept.ended.full && kept.ended.family == family) {
+            kept.repair = true;
+            kept.process = process;
         }
     }
 
@@ -135,17 +151,19 @@ impl History {
 
     /// What is remembered, newest first.
     pub fn syncs(&self) -> Vec<Sync> {
-        let mut all: Vec<Sync> = self.recent.iter().chain(&self.notable).cloned().collect();
+        let kept = self.recent.iter().chain(&self.notable);
+        let mut all: Vec<Sync> = kept.map(Kept::sync).collect();
         all.sort_unstable_by_key(|sync| std::cmp::Reverse(sync.number));
         all
     }
 
     /// The last audit of a family.
-    pub const fn audit(&self, family: Family) -> Option<&Audit> {
-        match family {
-            Family::V4 => self.audits.v4.as_ref(),
-            Family::V6 => self.audits.v6.as_ref(),
-        }
+    pub fn audit(&self, family: Family) -> Option<Audit> {
+        self.audits[family].map(|(at, changes, first)| Audit {
+            at: written(at),
+            changes,
+            first,
+        })
     }
 }
 
@@ -197,7 +215,7 @@ mod tests {
             id: 4711,
             name: "nft".to_owned(),
         };
-        history.repaired(Family::V4, Some(&process));
+        history.repaired(Family::V4, Some(process));
         history.repaired(Family::V6, None);
         let syncs = history.syncs();
         let repairs: Vec<_> = syncs.iter().filter(|sync| sync.repair).collect();

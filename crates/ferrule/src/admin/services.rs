@@ -17,8 +17,6 @@ pub struct ServicesAnswer {
     pub node: String,
     /// The mode that programs the kernel.
     pub mode: String,
-    /// Whether anything is counted.
-    pub counting: bool,
     /// Service ports in order of their names.
     pub services: Vec<ServiceAnswer>,
 }

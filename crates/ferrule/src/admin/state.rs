@@ -129,7 +129,7 @@ impl State {
             Update::Health(family, failed) => self.health[family] = failed,
             Update::Ended(ended) => self.history.ended(ended),
             Update::Repaired(family, process) => {
-                self.history.repaired(family, process.as_ref());
+                self.history.repaired(family, process.clone());
                 self.lanes[family].repaired = Some((now, process));
             }
         }
@@ -146,7 +146,6 @@ impl State {
             version: VERSION.to_owned(),
             node: view.node.to_owned(),
             mode: view.mode.to_owned(),
-            counting: false,
             services: services(view.known, &self.about.families, |key, family| {
                 view.kernel.map(|kernel| kernel.families[family].word(key))
             }),
@@ -188,7 +187,7 @@ impl State {
             pending_seconds: oldest.map(|since| now.saturating_duration_since(*since).as_secs()),
             refused_count: lane.refused.len(),
             refused: refused.map(RefusedPort::of).collect(),
-            audit: self.history.audit(family).cloned(),
+            audit: self.history.audit(family),
         }
     }
 
@@ -202,11 +201,9 @@ impl State {
             });
             let repaired = lane.repaired.as_ref().and_then(|(at, process)| {
                 let passed = now.saturating_duration_since(*at);
-                let process = process.as_ref();
                 (passed < LATELY).then(|| Repaired {
                     seconds: passed.as_secs(),
-                    process: process
-                        .map(|process| format!("{} (PID {})", process.name, process.id)),
+                    process: process.as_ref().map(ToString::to_string),
                 })
             });
             Lane {

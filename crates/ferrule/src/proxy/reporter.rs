@@ -236,17 +236,17 @@ impl Observer for Reporter {
             admin.repaired(family, repair);
         }
         let steps = repair.steps;
-        let process = repair.process.as_ref();
-        let (process, pid) = process.map(|p| (p.name.as_str(), p.id)).unzip();
+        let found = repair.process.as_ref();
+        let (process, pid) = found.map(|p| (p.name.as_str(), p.id)).unzip();
         match repair.contest {
             Contest::None => {
                 tracing::info!(ipFamily = %family, process, pid, steps, "Repaired external changes to our rules");
             }
             Contest::Begins(wait) => {
                 tracing::warn!(ipFamily = %family, process, pid, steps, retry_in = ?wait, "Another process keeps changing our rules; repairing them at growing intervals");
-                let who = process.zip(pid).map_or_else(
+                let who = found.map_or_else(
                     || "another process".to_owned(),
-                    |(name, pid)| format!("process {name} (PID {pid})"),
+                    |found| format!("process {found}"),
                 );
                 let note = format!(
                     "{family}: {who} keeps changing the rules of this proxy; they are repaired at \
